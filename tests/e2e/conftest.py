@@ -45,7 +45,7 @@ which the contract tests cover too; containers, browsers, S3; long kills; other 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slow files, and put the files that take longest first."""
+    """Mark the slow files, and run the files that take longest first."""
     here = Path(__file__).parent
     lost = [name for name in (*_SLOW, *_LONGEST) if not (here / f"test_{name}.py").exists()]
     assert not lost, f"named in {__file__}, and not there: {', '.join(lost)}"
@@ -61,7 +61,7 @@ def _subject(item: pytest.Item) -> str:
 
 
 class Recipes:
-    """Recipes as programs of their own, with no other service than the tests' engine."""
+    """Recipes in their own processes. The only service is the tests' engine."""
 
     def __init__(self, url: str, key: str, tokenizers: Mapping[str, str]) -> None:
         self.url = url
@@ -100,7 +100,7 @@ class Recipes:
         env: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """`run` a recipe, which must end with exit code 0 and nothing on stderr."""
+        """`run` a recipe and assert that it exits with code 0 and prints nothing on stderr."""
         done = self.run(recipe, log_path, env, **settings)
         assert (done.returncode, done.stderr) == (0, "")
         return done
@@ -114,7 +114,7 @@ class Recipes:
         held_at: str | None = None,
         **settings: Any,
     ) -> Any:
-        """Start a recipe: see `Forked` in `tests/support/recipe_forks.py`."""
+        """Start a recipe and return a `Forked` of `tests/support/recipe_forks.py`."""
         _, _, module, *arguments = self._command(recipe, log_path, settings)
         return self._forks.start(module, arguments, self.environment(env), held_at)
 
@@ -141,7 +141,7 @@ class Recipes:
         return process.returncode, errors
 
     def close(self) -> None:
-        """End the process that forks recipes."""
+        """Stop the process that forks recipes."""
         self._forks.close()
 
     def stopped_after(
@@ -153,7 +153,7 @@ class Recipes:
         env: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> tuple[int, str]:
-        """Send a signal after `step`, before the recipe goes beyond the next one."""
+        """Send a signal after `step`, before the recipe passes the next step."""
         return self.disturbed(
             recipe,
             log_path,
@@ -167,8 +167,8 @@ class Recipes:
     def resumes(
         self, recipe: str, whole: Path, stopped: Path, step: int, signum: int, **settings: Any
     ) -> str:
-        """Stop a run after `step` and resume it: it must end as the `whole` run. Return what the
-        resumed one printed."""
+        """Stop a run after `step` and resume it. Its metrics must equal those of the `whole` run.
+        Return what the resumed run printed."""
         code = -signum if signum == signal.SIGKILL else 128 + signum
         assert self.stopped_after(recipe, stopped, step, signum, **settings) == (code, "")
         resumed = self.succeed(recipe, stopped, **settings)
@@ -187,7 +187,7 @@ class Recipes:
         return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
 
     def spent(self, log_path: Path) -> list[StepTimes | None]:
-        """Return what each step of a run spent its time on."""
+        """Return the times of each step of a run."""
         return [of_rows([line]) for line in self.read(log_path / "metrics.jsonl")]
 
     def _command(self, recipe: str, log_path: Path, settings: Mapping[str, Any]) -> list[str]:
@@ -219,7 +219,7 @@ def recipes(engine: lifecycle.EngineInfo) -> Iterator[Recipes]:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    """The command line in a folder with a toy recipe, on the backend `local`."""
+    """Return the command line in a folder with a toy recipe, on the backend `local`."""
     return Shell(tmp_path, "local")
 
 
@@ -227,7 +227,7 @@ def shell(tmp_path: Path) -> Shell:
 def elsewhere(
     tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, Any], Any]:
-    """A `SweepElsewhere` (tests/support/shell.py) on S3, by backend and stand-in."""
+    """Return a function from backend and stand-in to a `SweepElsewhere` on S3."""
 
     def made(backend: str, service: Any) -> Any:
         monkeypatch.setenv("SWEEPER_ROOT", s3_root)
@@ -241,7 +241,7 @@ def elsewhere(
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """`Taught` of `tests/support/taught.py`: a finished sweep, and the command line."""
+    """Yield `Taught` of `tests/support/taught.py`: a finished sweep and the command line."""
     from support.taught import Taught
 
     made = Taught(tmp_path_factory.mktemp("taught"))
@@ -251,7 +251,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    """`tests/support/worker_bench.py`: a sweep with one run, and its workers."""
+    """Yield `Bench` of `tests/support/worker_bench.py`: a sweep with one run, and its workers."""
     (tmp_path / "root").mkdir()
     made = Bench(tmp_path / "root")
     yield made
@@ -260,7 +260,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def wandb_records() -> Callable[[Path], list[dict[str, Any]]]:
-    """A function that reads W&B's records of a folder by W&B's own program."""
+    """Return a function that reads W&B's records in a folder with W&B's own program."""
 
     def records(folder: Path) -> list[dict[str, Any]]:
         done = subprocess.run(
@@ -278,7 +278,7 @@ def wandb_records() -> Callable[[Path], list[dict[str, Any]]]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """`tests/support/chromium.py`: `opened(page, width)`. Skips loudly without Chromium."""
+    """Yield `Browser` of `tests/support/chromium.py`. Skip with a message without Chromium."""
     from support import chromium
 
     if chromium.PROGRAM is None:

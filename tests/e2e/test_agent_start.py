@@ -29,7 +29,7 @@ SECONDS = 240.0
 
 
 class Bench:
-    """A folder with a task, and the command line that starts agents there."""
+    """A folder with a task, and the command line that starts agents in it."""
 
     def __init__(self, folder: Path, engine: lifecycle.EngineInfo, place: list[str]) -> None:
         self.folder, self.place, self.root = folder, place, folder / "root"
@@ -37,7 +37,7 @@ class Bench:
         self.grids = folder / "grids"
         self.grids.mkdir()
         shutil.copy(AGENT, self.grids)
-        self.temporary = Path(tempfile.mkdtemp(prefix="swa-"))  # short: a socket is in it
+        self.temporary = Path(tempfile.mkdtemp(prefix="swa-"))  # short, because it holds a socket
         secrets = {"THEIR_KEY": SECRET, "TINKER_API_KEY": "tml-not-for-agents"}
         places = {"SWEEPER_HOME": engine.home, "TMPDIR": str(self.temporary)}
         self.env = {**os.environ, **secrets, **places}
@@ -76,7 +76,7 @@ class Bench:
         return Counter(str(run.record()["state"]) for run in sweep.runs)
 
     def left(self) -> list[object]:
-        """Return the processes of agents, by a variable in their environment, and their folders."""
+        """Return what agents have left: processes (found by a variable) and folders."""
         leftovers: list[object] = [*self.temporary.glob("sweeper-agent-*")]
         leftovers += [] if self.modal is None else self.modal.going()
         for process in psutil.process_iter():
@@ -88,7 +88,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A root with Python, and a podman of the tests'."""
+    """Yield a root with Python, with podman configured for the tests."""
     folder = tmp_path_factory.mktemp("podman")
     with pytest.MonkeyPatch.context() as patch:
         podmans.configure(folder, patch)

@@ -1,4 +1,4 @@
-"""Alarms with real runs, a launcher that is killed, `on_alarm`, and a service with limits."""
+"""Alarms of real runs, with a killed launcher, `on_alarm` and a service with limits."""
 
 import json
 import os
@@ -54,7 +54,7 @@ sys.exit(3)
 
 
 class Scene(Typed):
-    """A folder with a store, and `sweeper` as a user has it."""
+    """A folder with a store, and the command line."""
 
     def __init__(self, folder: Path, home: str) -> None:
         self.store = open_store(str(folder / "sweeps"))
@@ -98,8 +98,8 @@ def test_each_alarm_is_reported_and_acted_on_once_despite_a_kill(scene: Scene) -
             done = [path for path in paths if path.endswith(".action.json")]
             if not any(read_json(scene.store, path)["outcome"] for path in done):
                 return False
-            # A command is started after its record is there, and at most once: the launcher stands
-            # still while we look whether all of which there is a record have begun.
+            # A command starts at most once, after its record is written. Stop the launcher while
+            # comparing the records with the commands that have begun.
             os.kill(first.pid, signal.SIGSTOP)
             until(lambda: state() in "TZ")
             paths = scene.store.names(folder.alarms)
@@ -111,7 +111,7 @@ def test_each_alarm_is_reported_and_acted_on_once_despite_a_kill(scene: Scene) -
 
         try:
             until(acted)
-        finally:  # it may be stopped
+        finally:  # the launcher may be stopped
             first.kill()
     with scene.launching(grid) as second:
         _, stderr = second.communicate(timeout=SECONDS)
@@ -145,7 +145,7 @@ def test_each_alarm_is_reported_and_acted_on_once_despite_a_kill(scene: Scene) -
 def test_a_run_that_diverges_records_it_is_called_out_and_ends(
     every: int, engine: lifecycle.EngineInfo, tmp_path: Path
 ) -> None:
-    """Its steps are real: a learning rate too large makes weights, then losses, that are NaN."""
+    """The steps are real: with this learning rate, weights and then losses become NaN."""
     scene = Scene(tmp_path, engine.home)
     grid = {
         "name": "hot",
@@ -163,7 +163,7 @@ def test_a_run_that_diverges_records_it_is_called_out_and_ends(
     assert "training has diverged: " in scene.run("logs", "hot")
     (path,) = scene.folder.glob("sweeps/hot/runs/*/metrics.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert rows[-1]["step"] == 1  # the first whose weights it moved
+    assert rows[-1]["step"] == 1  # the first step after an update
     assert rows[-1]["train_mean_nll"] != rows[-1]["train_mean_nll"]
     raised = scene.json("alarms", "hot")["alarms"]
     assert "nan" in {alarm["rule"] for alarm in raised}
@@ -184,7 +184,7 @@ def test_the_verb(scene: Scene) -> None:
 
 
 def test_a_disk_and_a_memory_that_are_low(scene: Scene) -> None:
-    """On a real disk of 500 MB, with a limit of memory that no machine meets."""
+    """The disk is real and has 500 MB; no machine meets the memory limit."""
     disk = scene.folder / "sweeps"
     disk.mkdir()
     mount = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=500m none "$0" && "$@"', disk]
@@ -211,7 +211,7 @@ def test_a_disk_and_a_memory_that_are_low(scene: Scene) -> None:
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[str]:
-    """The home of an engine that accepts one request in 20 seconds."""
+    """Yield the home of an engine that accepts one request in 20 seconds."""
     pytest.importorskip("tinker")
     home = str(tmp_path / "home")
     settings = Settings(limits=Limits(rate_limit=0.05))
@@ -231,7 +231,7 @@ def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
 ) -> None:
     scene = Scene(tmp_path, limited)
     folder = SweepFolder(scene.store, "limited")
-    # Were it not seen to be paused it would be stalled well before it has been paused for long.
+    # If the pause were not noticed, the run would count as stalled before the alarm `paused`.
     grid = {
         "name": "limited",
         "recipe": "sft",
@@ -248,7 +248,7 @@ def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
             assert run["state"] == "running"
             return run["observed"] or ""
 
-        # Between two requests that the service takes it is not held back for a moment.
+        # Between two accepted requests, the run is briefly not paused.
         until(lambda: observed().startswith("paused: rate limit since "))
         [alarm] = alarms(folder)
         assert alarm.rule == "paused"

@@ -37,7 +37,7 @@ def test_a_winner_of_training_is_not_called_one_of_what_was_held_out(tmp_path: P
     assert gap["low"] < 0.22 < gap["high"] and gap["p"] < 1e-4
     assert any("--metric test/reward" in step for step in verdict.steps)
     assert findings["items"].evidence["items"] == 8
-    # The same held-out answers tell nothing, whoever asks.
+    # Judged by the held-out reward, the sweep has no clear winner.
     held = study(load(Registry(str(tmp_path)), "grpo", "test/reward", None))
     assert held.verdict.kind != "clear" and "judged_in_training" not in kinds(held)
 

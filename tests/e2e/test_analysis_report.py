@@ -1,4 +1,4 @@
-"""Reports of sweeps with a known truth: each says exactly that, and nothing in it executes."""
+"""Reports of sweeps with known results: each states them, and no text in it is executed."""
 
 import base64
 import functools
@@ -20,7 +20,7 @@ from sweeper.errors import NotFound, StoreError, UsageError
 
 pytestmark = pytest.mark.e2e
 
-# The pictures of the Markdown take longer than all the rest: they have a test of their own.
+# Pictures take longer than everything else, so they have their own test.
 analyze = functools.partial(analysis.analyze, pictures=False)
 
 
@@ -61,7 +61,7 @@ def test_a_clear_winner_inside_the_grid(tmp_path: Path):
     assert verdict["checkpoint"]["path"] in report.verdict
     assert "clear winner" in report.verdict
     headings = re.findall(r"<th[^>]*>(?:<button[^>]*>)?([^<]*)<", page(report))
-    # A place is not called `rank`, which is a setting in the names of cells.
+    # A position is not called `rank`, since cells may have a setting of that name.
     assert {"#", "cell #"} <= {*headings} and "rank" not in headings
 
 
@@ -169,7 +169,7 @@ def test_identical_replicates_get_no_interval(tmp_path: Path):
     assert report.document["verdict"]["kind"] == "unproven"
     assert {"identical", "same_value", "not_compared"} <= set(kinds(report))
     findings = {f["kind"]: f for f in report.document["findings"]}
-    # One value says nothing of a seed: a coarse metric repeats itself. A whole curve does not.
+    # Equal single values do not imply equal seeds: a coarse metric repeats. Equal curves do.
     assert findings["identical"]["cells"] == ["lr=1"]
     assert findings["same_value"]["cells"] == ["lr=2"]
     assert all(cell["low"] is None for cell in report.document["cells"])
@@ -244,10 +244,10 @@ def test_the_same_records_give_the_same_bytes_wherever_they_lie(tmp_path: Path):
     documents: list[tuple[str, ...]] = []
     for place in ("one", "two"):
         written.grid_of_means(tmp_path / place, {(1e-3, 8): 0.4, (1e-2, 8): 0.5})
-        for _ in range(2):  # the second time with a report already there
+        for _ in range(2):  # the second time, there is a report already
             report = analyze(tmp_path / place, "demo")
             html, text = Path(report.html_path), Path(report.json_path)
-            # Commands name the place, and nothing else does.
+            # Only the commands contain the path.
             assert html.read_bytes().count(str(tmp_path / place).encode()) < 8
             root = str(tmp_path / place)
             documents.append(tuple(path.read_text().replace(root, "") for path in (html, text)))
@@ -280,7 +280,7 @@ def test_enormous_numbers_are_numbers(tmp_path: Path):
             rows[1]["test/nll"] = end + seed * (end // 9)
             sweep.run({"lr": lr}, seed, rows)
     sweep.save()
-    report = analyze(str(tmp_path), "demo")  # warnings are errors here
+    report = analyze(str(tmp_path), "demo")  # pytest turns warnings into errors
     verdict = report.document["verdict"]
     assert (verdict["best"], verdict["told_apart"]) == ("lr=3", ["lr=1"])
     assert report.document["cells"][0]["mean"] == pytest.approx(-1.5e308 / 18 * 19)
@@ -339,7 +339,7 @@ def test_no_interval_leaves_what_the_metric_can_be(tmp_path: Path):
     assert all(0 <= cell["low"] < cell["high"] <= 1 for cell in report.document["cells"])
     levels = report.document["axes"][0]["levels"]
     assert all(0 <= level["low"] <= level["high"] <= 1 for level in levels)
-    # Three runs with noise of their own tell next to nothing: two shares differ by 1 at most.
+    # Three noisy runs show almost nothing: two shares differ by at most 1.
     lead = report.document["verdict"]["lead"]
     assert lead["low"] == -1.0 and 0 < lead["high"] <= 1.0
 
@@ -365,8 +365,8 @@ def test_null_is_shown_and_a_missing_setting_is_a_dash(tmp_path: Path):
     text = page(analyze(str(tmp_path), "demo"))
     assert re.search(r'class="axis">cap</span> <span class="value">null<', text)
     assert re.findall(r'<td data-sort="[^"]*" class="set">([^<]*)<', text) == [
-        *("null", "\u2013", "5", "1"),  # of the cells,
-        *("null", "\u2013", "5", "1"),  # and of the runs
+        *("null", "\u2013", "5", "1"),  # in the table of cells
+        *("null", "\u2013", "5", "1"),  # in the table of runs
     ]
 
 
@@ -383,7 +383,7 @@ def test_ratios_are_shown_as_such(tmp_path: Path):
 
 
 class Elements(HTMLParser):
-    """The elements of a page and the attributes they have, as a browser would see them."""
+    """The elements of a page and their attributes, as a browser would see them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -401,7 +401,7 @@ def test_names_values_keys_and_logs_are_text(tmp_path: Path):
     text = page(report)
     elements = Elements()
     elements.feed(text)
-    assert elements.tags["script"] == 3  # the data, plotly's, and ours: none of theirs
+    assert elements.tags["script"] == 3  # the data, plotly and ours: none from the sweep
     assert not {"img", "b", "i", "u", "iframe"} & elements.tags.keys()
     assert not {name for name in elements.attributes if name.startswith("on") or name == "src"}
     assert "{{ 7*7 }}{% raw %}" in text

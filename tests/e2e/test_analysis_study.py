@@ -1,4 +1,4 @@
-"""Axes, stability, the next grid, trade-offs and rollouts of sweeps with a known truth."""
+"""Axes, stability, the next grid, trade-offs and rollouts of sweeps with known results."""
 
 import json
 import math
@@ -75,7 +75,7 @@ def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path):
     assert proposal is not None and proposal.kind == "confirm" and proposal.cells == 2
     read = parse_grid(proposal.yaml, "next.yaml")
     assert read.name == "demo-confirm"
-    # An axis on which all cells are alike is no less part of them.
+    # The cells keep an axis on which they are equal.
     assert "- {learning_rate: 1e-3, lora_rank: 8}" in proposal.yaml
     assert "- {learning_rate: 0.01, lora_rank: 8}" in proposal.yaml
     assert "seeds: [3, 4, " in proposal.yaml
@@ -142,7 +142,7 @@ def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path):
 
 
 def test_what_a_grid_extends_is_written_out_in_the_next_one(tmp_path: Path):
-    """It need not be found from where that lies, nor be as it was."""
+    """The next grid does not depend on the extended files."""
     cells = [({"lr": lr}, [1.0 / lr, 1.05 / lr]) for lr in (1, 2, 4)]
     extends = [
         {"path": "near.yaml", "grid": "extends: far.yaml\nbase: {warm: 2, cold: 3}\n"},
@@ -160,7 +160,7 @@ def test_what_a_grid_extends_is_written_out_in_the_next_one(tmp_path: Path):
 
 
 def test_marginal_means_use_only_what_was_measured_at_every_value(tmp_path: Path):
-    # x: 1 with y 1, 2; x: 2 with y 1 only. The hole at (2, 2) must not move the mean of x = 1.
+    # x=1 has y=1 and y=2; x=2 has only y=1. The hole at (2, 2) must not move the mean of x=1.
     cells = [
         ({"x": 1, "y": 1}, [1.0, 1.2]),
         ({"x": 1, "y": 2}, [9.0, 9.2]),
@@ -195,7 +195,7 @@ def test_means_of_equal_cells_depend_on_nothing(tmp_path: Path):
     written.measured(tmp_path, cells, axes=("x", "y"))
     result = studied(tmp_path)
     assert not {"interaction", "trend", "edge"} & kinds(result).keys()
-    # What is not said is shown: the grid of means and the best of each row.
+    # The report still shows the grid of means and the best value of each row.
     assert len(set(result.pairs[0].best_x)) > 1
 
 
@@ -326,7 +326,8 @@ def test_roles_are_found_by_name():
 
 @pytest.fixture
 def graded(tmp_path: Path) -> Any:
-    """Two cells with rollouts: the first rows of rewards at iteration 0, the others at the last."""
+    """Return a function that makes two cells with rollouts. `first` are the rewards at iteration 0,
+    and `last` those at the last."""
 
     def made(first: Any, last: Any, **more: Any) -> Behaviour:
         sweep = written.Written(
@@ -351,10 +352,10 @@ def test_rollouts_are_counted_by_question(graded: Any):
     cell = behaviour.cells[0]
     assert cell.signal == {0: 1.0, 7: 0.5}
     assert cell.passes[1].mean == pytest.approx(0.75)
-    assert cell.passes[2].mean == pytest.approx((5 / 6 + 1) / 2)  # of 6 pairs one has no right one
+    assert cell.passes[2].mean == pytest.approx((5 / 6 + 1) / 2)  # 1 of 6 pairs has no right answer
     assert cell.passes[4].mean == 1.0
     assert sum(cell.histogram) == pytest.approx(1.0)
-    assert cell.truncated == 0.0  # as long as the limit, but ended
+    assert cell.truncated == 0.0  # the rollouts reach the limit but have ended
     assert cell.rollouts == 2 * 12
 
 

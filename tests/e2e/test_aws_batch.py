@@ -1,4 +1,4 @@
-"""Sweeps on an emulated AWS Batch (moto's control plane, real processes), their store on S3."""
+"""Sweeps on an emulated AWS Batch (moto's control plane, real processes) with a store on S3."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def _backend(batch: Any) -> AwsBatchBackend:
 
 
 def _jobs(batch: Any) -> list[Any]:
-    """Return the jobs of this test's sweep: single ones and children of arrays."""
+    """Return the jobs of this test's sweep: single jobs and children of arrays."""
     prefix = _backend(batch).names.prefix
     return [j for j in batch.jobs() if j.job_name.startswith(prefix) and not j._child_jobs]
 
@@ -54,17 +54,18 @@ def _all_over(batch: Any) -> bool:
 
 
 def _at_step(shell: Any, step: int) -> int:
-    """Return how many executions have reached this step."""
+    """Return the number of executions that have reached this step."""
     return sum(int(at) == step for _, _, at in shell.executed())
 
 
 def _attempts(shell: Any) -> set[tuple[str, str]]:
-    """Return (run, attempt) of all that has executed a step."""
+    """Return (run, attempt) of each attempt that has executed a step."""
     return {(run, attempt) for run, attempt, _ in shell.executed()}
 
 
 def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
-    """Requests fail, the checkout is gone: jobs bring their code, and a secret that no file has."""
+    """Requests fail and the checkout is gone. Jobs have their code and secret; no file has the
+    secret."""
     batch.secrets[ARN] = CANARY
     grid, options = shell.folder / "grid.yaml", batch.options(array=3)
     text = grid.read_text().replace(
@@ -79,7 +80,7 @@ def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
     shell.until(lambda: shell.run_states() == {"submitted": 3})
     assert not batch.throttle.total()
     assert batch.lose_replies == batch.late_listings == 0
-    assert batch.requests.count("submitjob") == 4  # the one that was accepted came last
+    assert batch.requests.count("submitjob") == 4  # three were throttled
     assert len(_jobs(batch)) == 3
     elsewhere = shell.folder.with_name("elsewhere")
     shell.folder.rename(elsewhere)
@@ -91,9 +92,9 @@ def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
     registry = Registry(batch.root, cache=False)
     metrics = registry.metrics(registry.runs(sweep="toys"))
     assert [sorted(rows["step"]) for _, rows in metrics.groupby("run")] == [[*range(10)]] * 3
-    # What the backend itself kept: the worker's own words.
+    # The backend has the worker's output.
     backend, (run, job) = _backend(batch), _jobs_by_run(batch).popitem()
-    # The last of them come after the outcome.
+    # The last lines come after the outcome.
     shell.until(lambda: "succeeded after" in "\n".join(backend.logs(f"{run}-a1")))
     printed = "\n".join(backend.logs(f"{run}-a1"))
     assert "attempt 1, in" in printed
@@ -109,13 +110,13 @@ def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
 
 
 def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any) -> None:
-    """Batch restarts the job, which becomes the next attempt; the next launcher adopts all jobs."""
+    """Batch restarts the job as the next attempt; the next launcher adopts all jobs."""
     given = ("launch", "grid.yaml", "mode=resume:first:holds-3", "--wait")
     launcher = shell.start(*given)
     shell.until(lambda: len(_attempts(shell)) == 3)
     launcher.send_signal(signal.SIGKILL)
     launcher.communicate()
-    run = [run for run, _, step in shell.executed() if step == "0"][-1]  # the last to begin
+    run = [run for run, _, step in shell.executed() if step == "0"][-1]  # the last run that started
     job = _jobs_by_run(batch)[run]
     saved = f"toys/runs/{run}.1/checkpoints.jsonl.parts"
     shell.until(lambda: list(open_store(batch.root).names(saved)))
@@ -124,12 +125,12 @@ def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any)
     Path(f"{shell.ledger}.go").touch()
     assert "3/3 succeeded" in shell.run(*given)
     shell.judge()
-    assert batch.requests.count("submitjob") == 1  # nothing was submitted again
+    assert batch.requests.count("submitjob") == 1  # no new submission
     happened = SweepFolder(open_store(batch.root), "toys").read_events()
     again = happened.pop(run)
     assert {(1, Event.PREEMPTED), (2, Event.CLAIMED), (2, Event.SUCCEEDED)} <= again
     assert all((1, Event.SUCCEEDED) in events for events in happened.values())
-    # The second attempt went on from where the first one's machine was lost.
+    # The second attempt resumed from a checkpoint of the first.
     assert min(int(step) for _, attempt, step in shell.executed() if attempt == "2") > 0
     shell.until(lambda: _all_over(batch))
     assert sorted(len(job.attempts) for job in _jobs(batch)) == [1, 1, 2]
@@ -141,7 +142,7 @@ def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any)
 
 @pytest.mark.timeout(600)
 def test_a_host_is_lost_and_batch_does_not_answer(shell: Any, batch: Any) -> None:
-    """Only Batch's reason tells of the lost job, which Batch may not restart itself."""
+    """Only Batch's reason shows that the job was lost. Batch may not restart it."""
     more = ("launch.aws_batch.retries_on_interruption=0", "mode=resume:first:holds-3")
     launcher = shell.start("launch", "grid.yaml", *more, "--wait")
     shell.until(lambda: _at_step(shell, 2) == 3)
@@ -170,7 +171,7 @@ def test_a_host_is_lost_and_batch_does_not_answer(shell: Any, batch: Any) -> Non
 
 
 def test_many_quick_runs(shell: Any, batch: Any) -> None:
-    """And a launcher that is killed among them."""
+    """A launcher is killed while they run."""
     values = json.dumps(list(range(MANY)))
     more = (f"x={values}", "seconds=0.01", "launch.max_parallel=30")
     launcher = shell.start("launch", "grid.yaml", *more, "--wait")
@@ -181,7 +182,7 @@ def test_many_quick_runs(shell: Any, batch: Any) -> None:
     output, errors = launcher.communicate(timeout=1200)
     assert launcher.returncode == 0, output + errors
     shell.judge(once=True)
-    assert len(_jobs(batch)) == MANY  # nothing was submitted twice
+    assert len(_jobs(batch)) == MANY  # none was submitted twice
 
 
 TRUST = json.dumps(
@@ -222,7 +223,7 @@ def test_the_doctor(batch: Any, tmp_path: Path) -> None:
     assert checks["secret TINKER_API_KEY"]["found"] == "tinker"
     refused = _checks(tmp_path, "--grid", "grid.yaml", "--root", "sweeps", code=6)
     assert "cannot read the folder" in refused["what jobs reach"]["found"]
-    # The same from the configuration file, with a mistake in each.
+    # The same with options from the configuration file, and one mistake each.
     config = Path(os.environ["XDG_CONFIG_HOME"]) / "sweeper" / "config.toml"
     config.parent.mkdir(parents=True)
     image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/sweeper:nope"

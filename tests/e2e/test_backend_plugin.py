@@ -1,4 +1,4 @@
-"""A backend in another package has everything that a built-in one has."""
+"""A backend from another package has every feature of a built-in one."""
 
 import json
 import os
@@ -103,7 +103,7 @@ print(*Offers()(action=Namespace(dest="overrides"), **asked))
 
 @pytest.fixture
 def typed(tmp_path: Path):
-    """Run sweeper where the package is installed."""
+    """Return a function that runs sweeper in an environment with the package."""
     site = tmp_path / "site"
     about = site / "borrowed-1.0.dist-info"
     about.mkdir(parents=True)
@@ -157,7 +157,7 @@ def test_it_is_planned_launched_diagnosed_and_cleaned_up_after(typed, tmp_path: 
 
     for log in (tmp_path / "sweeps" / "g" / "attempts").glob("*/stdout.log"):
         assert "SWEEPER_RUN" in log.read_text()
-        assert "a-key-to-the-machines" not in log.read_text()  # it is the launcher's alone
+        assert "a-key-to-the-machines" not in log.read_text()  # only the launcher has it
 
     checks = json.loads(typed("doctor", "--backend", "borrowed-time", "--grid", "g.yaml", "--json"))
     (queue,) = [check for check in checks["checks"] if check["name"] == "the queue"]

@@ -24,7 +24,7 @@ PRINTS = "python -c 'import dependency; print(dependency.VERSION)' > '{log_path}
 
 
 class Node:
-    """A machine with a bare `python`, a `home` that jobs share, and a folder of `wheels`."""
+    """A machine with a bare `python`, a `home` shared by jobs, and a folder of `wheels`."""
 
     def __init__(self, folder: Path, support: Any) -> None:
         self.home, self.wheels = folder / "home", folder / "wheels"
@@ -41,7 +41,7 @@ class Node:
         return "\n".join(["--no-index", f"--find-links {self.wheels}", *lines, ""])
 
     def environments(self) -> list[str]:
-        """Return the requirements of each environment that was made."""
+        """Return the requirements of each environment that was built."""
         return [path.read_text() for path in self.home.glob("built/*/requirements.txt")]
 
 
@@ -75,7 +75,7 @@ def _printed(cluster: Any) -> str:
 
 
 def test_on_kubernetes(elsewhere: Any, tmp_path: Path, kube: Any, node: Node) -> None:
-    """Each environment is made once; a changed requirement makes another one."""
+    """Each environment is built once. A changed requirement makes another environment."""
     shell = elsewhere("kubernetes", kube).shell
     kube.environment |= node.environment
     options = {"backend": "kubernetes", "kubernetes": kube.options(python=node.python)}
@@ -85,7 +85,7 @@ def test_on_kubernetes(elsewhere: Any, tmp_path: Path, kube: Any, node: Node) ->
     assert shell.run_states() == {"succeeded": 2}
     assert _versions(shell) == {"1.0"}
     made = node.environments()
-    (ours,) = (text for text in made if "s3fs==" in text)  # perhaps of another test
+    (ours,) = (text for text in made if "s3fs==" in text)  # the other may be of another test
     assert "--find-links" in ours and "dependency" not in ours
     assert sum(str(tmp_path) in text for text in made) == 1
     assert _printed(kube).count("building an environment") - printed == len(made) - before
@@ -108,7 +108,7 @@ def test_on_kubernetes(elsewhere: Any, tmp_path: Path, kube: Any, node: Node) ->
 def test_on_beaker_with_a_requirement_that_is_not_to_be_had(
     elsewhere: Any, tmp_path: Path, beaker: Any, node: Node
 ) -> None:
-    """One line names it, in the recipe's environment and in the worker's."""
+    """One line names the missing requirement, for the recipe's and the worker's environment."""
     shell = elsewhere("beaker", beaker).shell
     beaker.environment |= node.environment
     options = {"backend": "beaker", "beaker": beaker.options(python=node.python)}
@@ -136,7 +136,7 @@ def _details(shell: Any) -> list[str]:
 
 
 def test_in_an_array_on_aws_batch(tmp_path: Path, batch: Any, node: Node, monkeypatch: Any) -> None:
-    """A child finds its run by its index, and the request stays below Batch's limit of size."""
+    """A child finds its run by its index. The request stays below Batch's size limit."""
     monkeypatch.setenv("SWEEPER_ROOT", batch.root)
 
     def contain(command: list[str], environment: dict[str, str]) -> list[str]:
@@ -159,7 +159,7 @@ def test_in_an_array_on_aws_batch(tmp_path: Path, batch: Any, node: Node, monkey
 
 @pytest.fixture
 def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder for real pip, which finds no index and no uv there."""
+    """Return a working folder for the real pip, without an index or uv."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -168,7 +168,7 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_pip_is_not_misled(pip: Path) -> None:
-    """By modules of the working folder, and by variables of the image."""
+    """Modules in the working folder and variables of the image have no effect."""
     (pip / "work" / "types.py").write_text("raise SystemExit('of the working folder')\n")
     (pip / "work" / "sitecustomize.py").write_text("raise SystemExit('of the image')\n")
     wheels.made(pip / "wheels", "dependency", "1.0", dependency="VERSION = '1.0'")

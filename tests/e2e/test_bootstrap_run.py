@@ -77,7 +77,7 @@ def run(recipe, config, tmp_path, **arguments):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A current folder with a recipe in it."""
+    """Change to a folder with a recipe and return it."""
     (tmp_path / "mine.py").write_text(RECIPE)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -231,7 +231,7 @@ async def main(config):
     ],
 )
 def test_the_config_that_a_function_returns_is_run_by_its_main(folder, reference, given, made):
-    """A question whether to resume is answered; any other one fails."""
+    """The question whether to resume is answered. Any other question fails."""
     (folder / "builds.py").write_text(BUILDS)
     planned = plan({"name": "g", "recipe": reference, "base": given})
     done = run(planned.recipe, {**planned.runs[0].config, "log_path": "log"}, folder)

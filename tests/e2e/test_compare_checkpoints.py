@@ -32,7 +32,7 @@ def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
     assert "base (2) minus base: +0.000" in done.stdout
     assert "\\n" not in done.stdout
     assert "3+3=" in page.read_text()
-    # The same is not asked twice, and what is new is.
+    # Only new questions are sampled.
     assert samples() - before == 6
     more = {"prompt": "7+7=", "answer": "14"}
     prompts.write_text(prompts.read_text() + json.dumps(more) + "\n")

@@ -1,4 +1,4 @@
-"""Tab in a real bash: what `sweeper --completion bash` defines, called as bash would."""
+"""Tab in a real bash: calls what `sweeper --completion bash` defines, as bash would."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_what_a_shell_evaluates_names_the_program(shell: str) -> None:
         [program, "--completion", shell], capture_output=True, text=True, check=True
     )
     assert "sweeper" in done.stdout
-    if (executable := shutil.which(shell)) is not None:  # it is a program of that shell
+    if (executable := shutil.which(shell)) is not None:  # check its syntax with that shell
         subprocess.run([executable, "-n"], input=done.stdout, text=True, check=True)
 
 

@@ -29,7 +29,7 @@ NO_IMAGE = "localhost/sweeper-tests-base"
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """An image with the shell of this machine, in a store of its own."""
+    """Yield an image with this machine's shell, in its own store."""
     folder, podman = tmp_path_factory.mktemp("podman"), podmans.podman
     (folder / "bin").mkdir()
     docker = folder / "bin" / "docker"
@@ -82,7 +82,7 @@ def opened(base):
 
 @pytest.mark.parametrize("kind", ["podman", "docker"])
 def test_a_task_in_a_container(opened, task, kind):
-    """Its image is made once, its shell keeps state, commands time out, only a solution earns."""
+    """The image is built once, the shell keeps state, commands time out, only a solution earns."""
     assert sandbox.missing(kind) is None
     place = opened(made_of(task, replace(SMALL, cpus=1)), kind)
     (name,) = podmans.podman("ps", "-q").split()
@@ -92,7 +92,7 @@ def test_a_task_in_a_container(opened, task, kind):
     begin_step(place, task, task.steps[0])
     assert not verify(place, task, task.steps[0]).reward
     assert place.exec("x=5; pwd", 30).text == "/app\n"
-    # Of this time the command has enough to print, however busy the machine is.
+    # 10 s are enough for `echo` even on a busy machine.
     ended = place.exec("echo $x; sleep 60 & sleep 60", 10)
     assert (ended.code, ended.ended, ended.output) == (None, "timeout", b"5\n")
     assert place.exec("echo [$x]; cat /proc/net/dev | grep -vc lo:", 30).text == "[]\n2\n"

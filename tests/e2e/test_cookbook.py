@@ -31,7 +31,7 @@ pytestmark = [
 
 
 class Shell(Typed):
-    """`sweeper` as typed in this repository's folder, which its grids count paths from."""
+    """`sweeper` in this repository's folder, since paths in its grids are relative to it."""
 
     seconds = 600.0
 
@@ -90,7 +90,7 @@ def test_its_programs_run_as_they_are(
         assert all(rows[key].notna().any() for key in others)
     if grid == "sl_loop":
         first, last = (frame[frame["step"] == step][metric] for step in (0, 23))
-        assert last.max() < first.min() / 2  # it learns, with either learning rate
+        assert last.max() < first.min() / 2  # each learning rate learns
     if grid in ROLLOUTS:
         for run in shell.runs("ls", sweep):
             _check_rollouts(shell, run, *ROLLOUTS[grid])
@@ -103,7 +103,7 @@ ROLLOUTS: dict[str, tuple[str, str]] = {
     "guess_number": ("guess", "trajectory"),
     "twenty_questions": ("Turn 20 - Player", "group"),
 }
-"""Who speaks in a rollout, and the least that is known of whose the words are."""
+"""The speaker of the model's turns, and the least specific value of `whose`."""
 
 
 def _check_rollouts(shell: Shell, run: dict[str, Any], who: str, least: str) -> None:
@@ -118,7 +118,7 @@ def _check_rollouts(shell: Shell, run: dict[str, Any], who: str, least: str) -> 
             assert len(turns) > 1
         else:
             assert rollout["whose"] in ("trajectory", least)
-            # A prompt may hold answers of others, as examples.
+            # A prompt may contain example answers.
             assert len(turns) >= (1 if who.startswith("Turn") else rollout["turns"])
     alone = run["config"].get("group_size") == 1
     if least == "trajectory" or alone:
@@ -164,7 +164,7 @@ print(result.score)
 
 
 def test_its_benchmarks_are_items_of_an_evaluation(shell: Shell, tmp_path: Path) -> None:
-    """Each item is asked once despite kills, with the answers that its own runner gets."""
+    """Each item is asked once despite kills, with the answers of its own runner."""
     shell.run("engine", "start")
     info = lifecycle.find(str(shell.home))
     assert info is not None
@@ -221,7 +221,7 @@ def test_its_benchmarks_are_items_of_an_evaluation(shell: Shell, tmp_path: Path)
 
 
 def test_its_benchmarks_are_evaluated_while_a_recipe_trains(shell: Shell, tmp_path: Path) -> None:
-    """In an interpreter with the package, by `launch.python`; its data set is a local folder."""
+    """`launch.python` has the package; the data set is a local folder."""
     suites = {"suites": ["cookbook:gsm8k"], "every": 3, "items": 6, "max_tokens": 12}
     grid = {
         "name": "taught", "recipe": "sweeper.recipes.sft", "service": "local",
@@ -246,7 +246,7 @@ def test_its_benchmarks_are_evaluated_while_a_recipe_trains(shell: Shell, tmp_pa
     assert scored.index[scored["eval/gsm8k/score"]].tolist() == [0, 3, 6]
     assert scored.index[scored["eval/gsm8k-10/score"]].tolist() == [0, 6]
     items = registry.items(registry.runs())
-    assert len(items) == 10  # those of the last evaluation
+    assert len(items) == 10  # the last evaluation's items
     assert set(items["task"]) == {"gsm8k"}
     assert set(items["step"]) == {6}
 
@@ -297,7 +297,7 @@ launch: {{backend: local, python: .venv-cookbook/bin/python}}
 
 
 def test_captured_tokens_are_read_as_rollouts(shell: Shell, tmp_path: Path) -> None:
-    """From the database of its daemon, which may still run, and from the files of its exporter."""
+    """From the daemon's database, which may be in use, and from the exporter's files."""
     grid = tmp_path / "captured.yaml"
     grid.write_text(CAPTURED.format(writer=ROOT / "tests" / "support" / "write_captures.py"))
     shell.run("launch", str(grid), "--wait")
@@ -305,7 +305,7 @@ def test_captured_tokens_are_read_as_rollouts(shell: Shell, tmp_path: Path) -> N
         (folder,) = (shell.root / "captured/runs").glob(f"{run['id']}.*")
         drawn = json.loads((folder / "drawn.json").read_text())
         assert all(len(turn["sampled_tokens"]) == len(turn["logprobs"]) for turn in drawn)
-        # Two summaries, of which one is the first captured trajectory; and a captured group of two.
+        # Two summaries, the second for the first captured trajectory; then a captured group of two.
         exported = shell.run("rollouts", run["id"], "--export", "-", "--limit", "0")
         steps = [json.loads(line) for line in exported.splitlines()]
         places = [(s["iteration"], s["group"], s["trajectory"], s["step"]) for s in steps]
@@ -335,13 +335,13 @@ wandb: {{project: demo, mode: offline}}
 def test_one_that_is_killed_resumes_from_its_checkpoint(
     shell: Shell, tmp_path: Path, wandb_records: Callable[[Path], list[dict[str, Any]]]
 ) -> None:
-    """Worker, program and launcher are killed: one run resumes, the other is left alone."""
+    """Worker, program and launcher are killed: one run resumes, the other continues."""
     grid, sweep = str(tmp_path / "tracked.yaml"), "cookbook-sl-loop"
     Path(grid).write_text(TRACKED.format(grid=ROOT / "grids/cookbook_sl_loop.yaml"))
     shell.environment["WANDB_API_KEY"] = "k" * 40
-    shell.run("engine", "start", "--latency", "0.3")  # so that there is a mid-run
+    shell.run("engine", "start", "--latency", "0.3")  # slow enough to kill it mid-run
     launcher = shell.start("launch", grid, "--wait")
-    # 23 of both: one of them has 12 or more.
+    # With 23 lines of two runs, one run has at least 12.
     until(lambda: len(_rows(shell, "*.1")) > 22 or launcher.poll() is not None)
     assert launcher.returncode is None, launcher.communicate()
     listed = shell.runs("ls", sweep)
@@ -352,7 +352,7 @@ def test_one_that_is_killed_resumes_from_its_checkpoint(
     before = _rows(shell, f"{killed['id']}.1")
     assert 11 < len(before) < 24
 
-    shell.run("launch", grid, "launch.lease=15s", "--wait")  # so long until it counts as lost
+    shell.run("launch", grid, "launch.lease=15s", "--wait")  # counts as lost after 15 s
     states = {run["id"]: (run["state"], run["attempts"]) for run in shell.runs("ls", sweep)}
     assert states == {killed["id"]: ("succeeded", 2), other["id"]: ("succeeded", 1)}
     checkpoints = shell.root / sweep / f"runs/{killed['id']}.1/checkpoints.jsonl"
@@ -360,11 +360,11 @@ def test_one_that_is_killed_resumes_from_its_checkpoint(
     assert resumed > 0
     assert f"Resuming from batch {resumed}" in shell.run("logs", killed["id"])
     after = _rows(shell, f"{killed['id']}.2")
-    # What the second attempt found there, then what it did: every step from the checkpoint on.
+    # The second attempt starts with the first one's rows, then runs every step from the checkpoint.
     assert after[: len(before)] == before
     done = after[len(before) :]
     assert [row["step"] for row in done] == list(range(resumed, 24))
-    # The steps that both have done are the same to the last bit.
+    # Steps that both attempts ran have identical losses.
     losses = {row["step"]: row["train_mean_nll"] for row in done}
     for row in before[resumed:]:
         assert losses[row["step"]] == row["train_mean_nll"]
@@ -377,7 +377,7 @@ def test_one_that_is_killed_resumes_from_its_checkpoint(
         (folder,) = (shell.root / sweep / f"runs/{killed['id']}.{attempt}/wandb").glob("offline-*")
         records = wandb_records(folder)
         offline = [record["run"] for record in records if record["type"] == "run"]
-        # W&B's own process was killed too, and with it what it had not written yet.
+        # W&B's process was also killed, and lost what it had not written yet.
         assert len(offline) == 1 or (attempt == 1 and not offline)
         expected = (run_id(plan, killed["id"]), True)
         assert [(run["run_id"], run["resume"]) for run in offline] == [expected] * len(offline)
@@ -387,7 +387,7 @@ def test_one_that_is_killed_resumes_from_its_checkpoint(
 
 
 def _rows(shell: Shell, folder: str) -> list[dict[str, Any]]:
-    """The whole lines of a run's metrics."""
+    """Return the complete lines of a run's metrics."""
     rows: list[dict[str, Any]] = []
     for path in shell.root.glob(f"cookbook-sl-loop/runs/{folder}/metrics.jsonl"):
         text = path.read_text()
@@ -396,7 +396,7 @@ def _rows(shell: Shell, folder: str) -> list[dict[str, Any]]:
 
 
 def _kill(claim: dict[str, Any]) -> None:
-    """SIGKILL a worker and what runs below it."""
+    """Kill a worker and its descendants with SIGKILL."""
     worker = psutil.Process(claim["pid"])
     for process in (worker, *worker.children(recursive=True)):
         process.kill()
