@@ -1,4 +1,4 @@
-"""The meter counts what a recipe uses of the SDK in its own process, without harm."""
+"""The meter counts a recipe's use of the SDK in its process; its errors do not end the recipe."""
 
 import concurrent.futures
 import importlib.util
@@ -21,7 +21,7 @@ from sweeper.worker.usage import UsageFiles
 
 @pytest.fixture
 def meter() -> ModuleType:
-    """`recipe/meter.py`, as the bootstrap loads it."""
+    """Load `recipe/meter.py` as the bootstrap does."""
     path = Path(BOOTSTRAP).with_name("meter.py")
     spec = importlib.util.spec_from_file_location("meter_under_test", path)
     assert spec is not None and spec.loader is not None
@@ -31,7 +31,7 @@ def meter() -> ModuleType:
 
 
 class Answer:
-    """A future of the SDK, which a test answers."""
+    """A future of the SDK; the test sets its result."""
 
     def __init__(self) -> None:
         self._future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -41,7 +41,7 @@ class Answer:
 
 
 def sdk() -> Any:
-    """Return a module with the clients of the SDK; `waiting` are the futures handed out."""
+    """Return a fake SDK module; `waiting` lists the futures that it returned."""
     waiting: list[Answer] = []
 
     def answer() -> Answer:
@@ -130,7 +130,7 @@ def test_answers_are_counted_by_kind_and_model(meter: ModuleType, tmp_path: Path
 
 
 def test_the_imports_of_a_run_are_listed_once_it_trains(meter: ModuleType, tmp_path: Path) -> None:
-    """Imports between the session and the first request would be missing."""
+    """Otherwise imports between the session and the first request would be missing."""
     listed = threading.Event()
     tinker, made = sdk(), meter.Meter(str(tmp_path), listed.set)
     meter.wrap(tinker, made, {})
@@ -181,7 +181,7 @@ def test_an_unexpected_sdk_is_reported_and_left_alone(meter: ModuleType, tmp_pat
 
 @pytest.fixture
 def hook(meter: ModuleType) -> Iterator[Callable[..., Any]]:
-    """A function that installs a hook for the import of a module."""
+    """Yield a function that installs an import hook."""
     before = sys.meta_path[:]
 
     def install(*given: Any) -> Any:
@@ -223,7 +223,7 @@ def test_a_malformed_file_of_counts_is_ignored(tmp_path: Path, text: str) -> Non
 def test_the_hook_waits_for_the_import_itself(
     hook: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that only looks whether the SDK is installed does not switch the hook off."""
+    """A program that only checks whether the SDK is installed does not disable the hook."""
     (tmp_path / "made_up_sdk.py").write_text("class TrainingClient: pass\n")
     seen: list[ModuleType] = []
     finder = hook("made_up_sdk", seen.append)
@@ -268,7 +268,7 @@ def test_pauses_are_read_from_the_sdks_own_observers(
     assert heard[1] == ("paused_rate_limit", "because")
     tell(training, "paused_rate_limit")
     clock.sleep(1000.0)
-    assert tell(sampling, "active") is None  # nobody has repeated the other one
+    assert tell(sampling, "active") is None  # the other pause was not repeated
 
 
 def test_a_pause_of_a_dead_process_ends(tmp_path: Path) -> None:

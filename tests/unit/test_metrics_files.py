@@ -1,4 +1,4 @@
-"""Metrics files by their names: CSV files of common loggers are read as `metrics.jsonl` is."""
+"""Metrics files are found by name; CSV files of common loggers are read like `metrics.jsonl`."""
 
 import json
 import math
@@ -59,7 +59,7 @@ def test_the_header_may_grow_within_a_file():
     ("text", "malformed", "torn"),
     [
         (b"", 0, 0),
-        (b"a,step\n1,2\n3", 0, 1),  # the number may go on
+        (b"a,step\n1,2\n3", 0, 1),  # the number may be incomplete
         (b"1,2\n3,4\n", 2, 0),  # no header
         (b"a,step\n1,2,3\n\n1,2\n", 1, 0),
         (b'a,step\n"1,2\n1,2\n', 1, 0),

@@ -1,4 +1,4 @@
-"""Warnings of a plan about the service of its runs: none is set up, or it lacks a model."""
+"""Warnings and errors of a plan without a model service, or whose service lacks a model."""
 
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,9 @@ def test_a_model_unknown_to_the_engine_is_refused(warnings: Any) -> None:
     assert "the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-ins" in problem
     assert problem.endswith("; `launch: {check_models: false}` starts the runs anyway")
     command = {"recipe": None, "command": ["true", "{model_name}"]}
-    [warning] = [line for line in warnings(**grid, **command) if "gpt2" in line]  # its own, perhaps
+    [warning] = [
+        line for line in warnings(**grid, **command) if "gpt2" in line
+    ]  # may be its own model
     assert warning.startswith(
         "the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-"
     )

@@ -1,4 +1,4 @@
-"""What Python and notebooks offer beside the verbs: listed names, tables, plots, waiting."""
+"""The Python API in notebooks: listed names, tables, plots, waiting."""
 
 import asyncio
 import html.parser

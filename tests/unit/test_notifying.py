@@ -105,7 +105,7 @@ def email_of(server: str, **more: Any) -> Email:
 
 @pytest.fixture
 def mail_pem(certificate: tuple[bytes, bytes], tmp_path: Path) -> Path:
-    """A certificate with its key, in one file."""
+    """Return a file with a certificate and its key."""
     path = tmp_path / "mail.pem"
     path.write_bytes(b"".join(certificate))
     return path
@@ -120,7 +120,7 @@ def test_mail_is_sent_over_tls_with_a_login(
         email = email_of(box.address, user="me", password="$SMTP_PASSWORD", tls=tls)
         way = sender(store, Notify(email=email))
         right = way._replace(environment={"SMTP_PASSWORD": PASSWORD})
-        # Its certificate is not trusted: neither mail nor password goes there.
+        # The server's certificate is not trusted: neither mail nor password is sent.
         (delivery,) = deliver(right, most=1)
         assert "CERTIFICATE_VERIFY_FAILED" in (delivery.error or "") and not box.taken
         monkeypatch.setenv("SSL_CERT_FILE", str(mail_pem))
@@ -137,7 +137,7 @@ def test_mail_refused_at_first_arrives_once(store: LocalStore) -> None:
     for number in range(3):
         put(store, f"m{number}")
     with receivers.mailbox("none") as box:
-        box.faults = [451, 0, 554, 451]  # 0: it hangs up
+        box.faults = [451, 0, 554, 451]  # 0: the server hangs up
         way = sender(store, Notify(email=email_of(box.address, tls="none")))
         assert all(delivery.delivered for delivery in deliver(way))
         assert all(delivery.delivered for delivery in deliver(way))
@@ -164,7 +164,7 @@ def test_mail_and_commands_get_the_text_and_the_verdict(store: LocalStore, tmp_p
 
 
 def test_a_command_that_leaves_a_process_runs_once(store: LocalStore, tmp_path: Path) -> None:
-    """Its process is waited for, not the one that keeps its output open."""
+    """The sender waits for the command, not for a child that keeps its output open."""
     put(store, "one")
     file, pid = tmp_path / "said", tmp_path / "pid"
     left = f"sleep 600 & echo $! > {pid}"
@@ -211,7 +211,7 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 def test_a_server_that_never_ends_its_answer_is_given_up(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each read of a socket is in time if a byte comes now and then."""
+    """A timeout of each read does not end this: a byte arrives now and then."""
     put(store, "one")
     monkeypatch.setattr(receivers_module, "SECONDS", 2.0)
 
@@ -259,7 +259,7 @@ def test_a_message_being_sent_is_reported_as_such(store: LocalStore, tmp_path: P
 
 
 def test_a_message_whose_sender_died_is_not_sent_again(store: LocalStore, receiver: Any) -> None:
-    """It may have arrived."""
+    """The message may have arrived."""
     put(store, "one")
     code = (
         "import sys; from sweeper.sweep import messages; "
@@ -272,11 +272,11 @@ def test_a_message_whose_sender_died_is_not_sent_again(store: LocalStore, receiv
     assert not receiver.taken
 
 
-# What a launcher puts on record
+# What a launcher records
 
 
 class Notified:
-    """A launcher's notifier on a scene; starts of its program are counted."""
+    """A launcher's notifier on a scene; counts the starts of its program."""
 
     def __init__(self, scene: Any) -> None:
         self.scene, self.started = scene, 0
@@ -329,7 +329,7 @@ def test_many_alarms_are_summarised(make_scene: Any) -> None:
     made = Notified(scene)
     notifier = made.notifier()
     for number in range(30):
-        for _ in range(2):  # as by a launcher before, too
+        for _ in range(2):  # an earlier launcher may have raised it too
             notifier.raised(alarm(number))
     notifier.look("the budget is spent (2 of 1 tokens)")
     notifier.look("the budget is spent (3 of 1 tokens)")
@@ -363,7 +363,7 @@ def test_a_failing_store_does_not_stop_the_notifier(make_scene: Any) -> None:
     assert made.keys == ["alarm"]
 
 
-# What is said where
+# The section `notify`
 
 
 @pytest.mark.parametrize(

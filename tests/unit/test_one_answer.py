@@ -46,7 +46,7 @@ def _settled(poller: Poller) -> SweepView:
 
 
 def exported(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
-    """Replace W&B by a fake; return the summaries of runs, which fill as they are made."""
+    """Replace W&B by a fake; return the summaries of its runs, filled by an export."""
     made: dict[str, dict[str, Any]] = {}
 
     def init(name: str, **_: Any) -> Any:
@@ -64,7 +64,7 @@ def same(value: float | None, other: float | None) -> bool:
     return repr(value) == repr(other) or value == other
 
 
-# What a run is judged by
+# The value of a run
 
 AT = ("last", "best", "mean_of_last=2")
 ROWS: dict[str, tuple[list[dict[str, Any]], *tuple[float | None, ...]]] = {
@@ -117,7 +117,7 @@ def test_all_readers_give_the_same_value_of_a_run(
     ask: Any,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """`long`: large files, which other readers read."""
+    """`long`: files so large that other code reads them."""
     more = {"x": "x" * 60_000} if long else {}
     metric = {"name": "m", "goal": "minimize", "at": at}
     sweep = written.Written(root, "s", {"case": list(ROWS)}, metric)
@@ -150,7 +150,7 @@ def test_all_readers_give_the_same_value_of_a_run(
 @pytest.mark.parametrize("at", AT)
 @pytest.mark.parametrize("case", ROWS)
 def test_a_watched_run_gets_the_same_value(case: str, at: str, root: Path):
-    """Each row arrives while the view looks."""
+    """The rows arrive one by one between polls."""
     rows, *judged = ROWS[case]
     metric = {"name": "m", "goal": "minimize", "at": at}
     sweep = written.Written(root, "s", metric=metric)
@@ -167,7 +167,7 @@ def test_a_watched_run_gets_the_same_value(case: str, at: str, root: Path):
 
 
 def test_all_readers_give_the_same_progress(root: Path, capsys: pytest.CaptureFixture[str]):
-    """By the newest attempt, which may have begun anew, and its last row with a step."""
+    """The newest attempt counts, even if it restarted from step 0: its last row with a step."""
     sweep = written.Written(root, "s", {"case": [1, 2, 3]})
     sweep.run({"case": 1}, None, [{"step": step} for step in range(50)], "preempted")
     sweep.run({"case": 1}, None, [{"step": step} for step in range(4)], "running", attempt=2)
@@ -185,7 +185,7 @@ def test_all_readers_give_the_same_progress(root: Path, capsys: pytest.CaptureFi
 
 
 def test_all_readers_give_the_same_mean_of_a_cell(root: Path):
-    """Values that spread as they grow get geometric means; failed and dropped runs are left out."""
+    """Values whose spread grows with them get geometric means, without failed and retired runs."""
     sweep = written.Written(root, "s", {"lr": [1, 2, 3]}, {"name": "m", "goal": "minimize"})
     for lr, ends in ((1, (0.05, 0.08, 0.13)), (2, (0.6, 1.0, 1.7)), (3, (5.0, 8.0, 14.0))):
         for seed, end in enumerate(ends):
@@ -204,14 +204,14 @@ def test_all_readers_give_the_same_mean_of_a_cell(root: Path):
     placed = sorted(groups.values(), key=lambda group: group.rank or 0)
     assert [group.title for group in placed] == [cell.name for cell in ranking.cells]
     assert placed[-1].title == "lr=1"  # one of its runs has diverged: it is never the best
-    # Of the runs too those have a place that count.
+    # Only runs that count have a rank.
     assert {run.name: run.rank for run in view_of(root, "s").runs if "lr=1" in run.name} == {
         **{"lr=1,seed=0": 1, "lr=1,seed=1": 2, "lr=1,seed=2": 3},
         **{"lr=1,seed=3": None, "lr=1,seed=4": None},
     }
 
 
-# Which runs are meant
+# Selectors and conditions
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def test_all_verbs_accept_the_same_states(verb: list[str], capsys: pytest.Captur
     with pytest.raises(SystemExit) as caught:
         raise SystemExit(main([*verb, "--state", "done"]))
     assert caught.value.code == 2
-    assert "unknown" in capsys.readouterr().err  # it says which there are
+    assert "unknown" in capsys.readouterr().err  # the message lists the states
 
 
 CONDITIONS = {
@@ -313,7 +313,7 @@ def test_the_filter_accepts_words_beside_conditions(rates: Path):
 
 
 def test_dropped_runs_are_counted_nowhere(rates: Path, ask: Any):
-    """Runs that the grid dropped count nowhere, and are found on request."""
+    """Retired runs can still be found on request."""
     [every] = ask("status")["sweeps"]
     listed = ask("status", "g")["runs"]
     assert every["runs"] == len(listed) == len(ask("ls")["runs"]) == 4

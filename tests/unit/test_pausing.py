@@ -38,7 +38,7 @@ def test_a_pause_starts_and_stops_no_jobs(make_scene: Any) -> None:
     assert published.paused and "`sweeper resume s` continues it" in (published.held or "")
     scene.finish(scene.ids[1])
     summary = scene.step()
-    assert not summary.finished  # it waits for whoever has paused it
+    assert not summary.finished  # it waits for `sweeper resume`
     assert summary.to_start == 2
     scene.scheduler = scene.new_scheduler()  # killed, and launched again
     scene.step()
@@ -95,7 +95,7 @@ def test_the_number_of_parallel_jobs_can_be_changed(make_scene: Any) -> None:
     pausing.parallel("s", 1, root=scene.store.root)
     scene.finish(scene.ids[0])
     scene.step()
-    assert len(scene.backend.submitted) == 4  # none of those at work is stopped for it
+    assert len(scene.backend.submitted) == 4  # no running job is stopped
     assert not scene.backend.cancelled
     assert scene.relaunch().limit == 1
     sweep_requests.forget(scene.folder, "parallel")

@@ -1,4 +1,4 @@
-"""A sweep is not launched to where its jobs are not."""
+"""A launch elsewhere is refused while the sweep may have jobs at its earlier place."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +32,8 @@ class Clustered(FakeBackend):
 
 @pytest.fixture
 def launched(make_scene: Callable[..., Any], home: Path) -> Callable[..., Any]:
-    """`launched(*events)`: a sweep that was launched to `HERE` and has these events of its first
-    attempts, and a function that launches it to another place."""
+    """Return `launched(*events)`, which makes a sweep launched to `HERE`, with these events of its
+    first attempts, and a function that launches it to another place."""
 
     def make(*events: Event) -> tuple[Any, Callable[[dict[str, str]], None]]:
         scene = make_scene(runs=5)
@@ -91,7 +91,7 @@ def test_a_launch_elsewhere_is_allowed_once_no_job_may_wait(
 
 
 def test_the_earlier_place_is_asked_for_unconfirmed_jobs(launched: Any) -> None:
-    """A refused submission leaves opened runs without jobs."""
+    """After a refused submission, attempts have an intent but no job."""
     scene, again = launched(Event.INTENT)
     backend = scene.backend = Clustered()
     backend.reachable, clock = False, scene.clock
@@ -99,14 +99,14 @@ def test_the_earlier_place_is_asked_for_unconfirmed_jobs(launched: Any) -> None:
     with scene.offered():
         with pytest.raises(UsageError, match=message):
             refuse_moved_sweep(scene.folder, [THERE], clock=clock, sleep=clock.sleep)
-        assert clock.now > 15  # what AWS Batch takes until it believes a listing
+        assert clock.now > 15  # longer than AWS Batch needs for a reliable listing
         backend.reachable = True
         backend.jobs[token(scene.ids[1], 1)] = JobStatus(JobState.PENDING)
         with pytest.raises(UsageError, match=r"submitted to fake \(cluster one\), .* \(x=1\)$"):
             again(THERE)
         backend.jobs.clear()
         again(THERE)
-        # From here it is the cluster one that goes by that name.
+        # The only cluster that can be reached from here is `one`.
         with pytest.raises(
             UsageError, match=r"fake \(cluster two\) may have .* \(it cannot be reached"
         ):
@@ -132,7 +132,7 @@ def test_an_unreadable_place_is_refused_once_jobs_were_submitted(scene: Any) -> 
     """Otherwise jobs that wait there would be started again elsewhere."""
     for service in (b"{", b'{"env_file": "e", "place": [1]}'):
         scene.store.replace(scene.folder.service, service)
-        refuse_moved_sweep(scene.folder, [HERE])  # nothing was submitted: it is written anew
+        refuse_moved_sweep(scene.folder, [HERE])  # nothing was submitted: it may be replaced
     scene.worker(scene.ids[0], 1, Event.SUBMITTED)
     with pytest.raises(StoreError, match=r"service.json: place: .*`sweeper cancel s --root .*`"):
         refuse_moved_sweep(scene.folder, [HERE])

@@ -33,7 +33,7 @@ def test_each_place_gets_its_share_in_their_order(pair: Any) -> None:
 
 
 def test_the_place_is_on_record_before_the_job_is_submitted(pair: Any) -> None:
-    """Killed in between, the next launcher looks for it there, and there alone."""
+    """After a kill in between, the next launcher looks for the job only there."""
     scene, fake, spare = pair(1, max_parallel=1)
     fake.refusal = Unreachable("fake: the submission is cut off")
     scene.step()
@@ -78,7 +78,7 @@ def test_a_refused_job_goes_to_the_next_place(pair: Any, refusal: EnvironmentFai
     assert fake.submitted == []
     assert spare.submitted == [token(scene.ids[1], 1), token(first, 2)]
     assert (1, Event.PREEMPTED) in scene.events(first)
-    # A job of it that begins all the same finds that it is another's.
+    # If its job starts after all, the worker cannot claim the attempt.
     assert not claim(scene.folder, first, 1)
     assert scene.states() == [State.SUBMITTED, State.SUBMITTED]
 
@@ -91,7 +91,7 @@ def test_a_full_place_is_tried_again_later(pair: Any) -> None:
     scene.step()
     assert fake.submitted == []
     scene.step(20.0)
-    assert len(fake.submitted) == 1  # to see
+    assert len(fake.submitted) == 1  # one job tests the place
     scene.step()
     assert len(fake.submitted) > 1
 
@@ -104,7 +104,7 @@ def test_a_refusal_for_good_by_the_last_place_is_an_error(pair: Any) -> None:
 
 
 def test_a_silent_place_does_not_hold_up_the_others(pair: Any) -> None:
-    """Its runs stay its own until no worker has begun for a lease."""
+    """Its runs move only if no worker claims them within a lease."""
     scene, fake, spare = pair(4)
     scene.step()
     first, second = scene.ids[:2]
@@ -115,13 +115,13 @@ def test_a_silent_place_does_not_hold_up_the_others(pair: Any) -> None:
     assert summary.unreachable == "fake: no answer"
     assert token(scene.ids[3], 1) in spare.submitted
     scene.step(60.0, times=10)
-    # It claimed its attempt, and may be at work: nothing says that it is lost.
+    # Its worker claimed the attempt and may be running: it does not count as lost.
     assert scene.events(first) == {(1, Event.INTENT), (1, Event.SUBMITTED), (1, Event.CLAIMED)}
 
 
 @pytest.fixture
 def unsure(pair: Any) -> tuple[Any, FakeBackend, FakeBackend, str]:
-    """`pair` with a run that `fake` may have: its reply was lost, and it no longer answers."""
+    """Return `pair` with a run that `fake` may have: the reply was lost, and `fake` is silent."""
     scene, fake, spare = pair(1)
     fake.lose_reply = True
     scene.step()
@@ -143,7 +143,7 @@ def test_a_run_that_a_silent_place_may_have_is_withdrawn_after_a_lease(unsure: A
 
 
 def test_a_place_silent_for_long_is_left_until_it_answers(pair: Any) -> None:
-    """Without a job at work there, only real questions tell whether it answers."""
+    """Without a running job there, only a real request shows whether it answers."""
     shares = [{"backend": "fake", "max_parallel": 2}, {"backend": "spare", "max_parallel": 2}]
     scene, fake, spare = pair(4, backends=shares, max_parallel=4)
     fake.reachable = False
@@ -158,7 +158,7 @@ def test_a_place_silent_for_long_is_left_until_it_answers(pair: Any) -> None:
     fake.reachable = True
     scene.step()
     scene.step(400.0)
-    assert fake.submitted == [token(there[0], 3)]  # one, to see
+    assert fake.submitted == [token(there[0], 3)]  # one job tests the place
 
 
 def test_a_refusal_before_the_silence_moves_the_run_at_once(pair: Any) -> None:
@@ -180,7 +180,7 @@ def test_a_claim_before_the_withdrawal_keeps_its_attempt(unsure: Any) -> None:
 
 
 def test_a_cancel_just_before_a_withdrawn_run_restarts_counts(pair: Any) -> None:
-    """It counts, and a retry after it does."""
+    """A retry after the cancel counts too."""
     scene, fake, spare = pair(1)
     (run,) = scene.ids
     fake.refusal = NoRoom("fake: full")
@@ -201,7 +201,7 @@ def test_a_cancel_just_before_a_withdrawn_run_restarts_counts(pair: Any) -> None
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_withdrawal_cut_off_by_a_kill_is_finished_by_the_next(unsure: Any, answers: bool) -> None:
-    """The killed launcher has claimed the attempt, and nobody else will end it."""
+    """The killed launcher claimed the attempt, so no worker will end it."""
     scene, fake, spare, run = unsure
     claimed = f"store.create {scene.folder.event(run, 1, Event.CLAIMED)}"
     scene.relaunch(Faults(lambda _, call: Fault.KILL_AFTER if call == claimed else None))
@@ -209,7 +209,7 @@ def test_a_withdrawal_cut_off_by_a_kill_is_finished_by_the_next(unsure: Any, ans
         scene.step(70.0)
     assert scene.states() == [State.RUNNING]
     fake.reachable = answers
-    fake.end(token(run, 1))  # the job has begun, found it taken, and ended
+    fake.end(token(run, 1))  # its worker found the attempt claimed, and ended
     scene.scheduler = scene.new_scheduler()
     scene.step(20.0)
     scene.step()
@@ -274,7 +274,7 @@ def test_a_run_without_retries_left_still_leaves_a_closed_place(pair: Any) -> No
 
 
 def test_jobs_that_a_place_has_stay_when_it_refuses_others(pair: Any) -> None:
-    """Of the others, only as many move as the other places have room for."""
+    """Of the other runs, only as many move as the other places have room for."""
     shares = [{"backend": "fake", "max_parallel": 5}, {"backend": "spare", "max_parallel": 1}]
     scene, fake, spare = pair(4, backends=shares, max_parallel=6)
     for run in scene.ids:
@@ -338,7 +338,7 @@ def test_an_attempt_restarted_by_its_backend_stays_at_its_place(pair: Any) -> No
     scene.step()
     assert (2, Event.SUBMITTED) in scene.events(run)
     scene.worker(run, 3, Event.INTENT)
-    assert _place(scene, run, 3) == "spare"  # by an older version's worker
+    assert _place(scene, run, 3) == "spare"  # recorded by a worker of an older version
 
 
 def test_an_attempt_opened_by_a_worker_is_submitted_to_its_place(pair: Any) -> None:
@@ -346,7 +346,7 @@ def test_an_attempt_opened_by_a_worker_is_submitted_to_its_place(pair: Any) -> N
     (run,) = scene.ids
 
     def slower(call: str) -> None:
-        """The job's own backend has started it again, and its worker opens the attempt first."""
+        """Open the attempt first, as the worker of a job that its backend restarted."""
         if call == f"store.create {scene.folder.event(run, 1, Event.INTENT)}":
             scene.worker(run, 1, Event.INTENT, place="spare")
 

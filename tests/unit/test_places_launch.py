@@ -54,7 +54,7 @@ HERE, THERE = {"backend": "fake"}, {"backend": "spare", "cluster": "one"}
 
 @pytest.fixture
 def launched(pair: Any, home: Path) -> tuple[Any, Callable[..., None]]:
-    """A sweep with jobs at both places, and a function that launches it to others."""
+    """Return a sweep with jobs at both places, and a function that launches it elsewhere."""
     scene, *_ = pair(2)
     scene.launch_to(HERE, THERE)
     scene.step()
@@ -65,7 +65,7 @@ def test_places_may_be_added_and_change_their_order(launched: Any) -> None:
     scene, again = launched
     again(THERE, {"backend": "third"}, HERE)
     assert scene.folder.read_service().places == (THERE, {"backend": "third"}, HERE)
-    # An older version knows of one place, and takes this for another than any of them.
+    # An older version reads only `place`; this value equals none of its places.
     assert read_json(scene.store, scene.folder.service)["place"] == {"backend": "fake+spare"}
 
 
@@ -81,7 +81,7 @@ def test_a_launch_without_a_place_that_has_jobs_is_refused(launched: Any) -> Non
 
 
 def test_attempts_without_a_place_on_record_are_at_the_first(launched: Any) -> None:
-    """Of a sweep that an older version has launched, to the one place that it had."""
+    """An older version launched the sweep to a single place."""
     scene, _ = launched
     before = {"schema": 1, "env_file": "environment.json", "place": HERE}
     scene.store.replace(scene.folder.service, encode(before))
@@ -121,7 +121,7 @@ def test_each_place_that_cannot_read_the_root_is_named(scene: Any) -> None:
 
 @pytest.fixture
 def failures() -> Iterator[dict[str, EnvironmentFailure]]:
-    """Why the places `fake` and `spare` cannot be opened."""
+    """Yield the errors that opening `fake` and `spare` raises."""
     failures: dict[str, EnvironmentFailure] = {}
 
     def opened(name: str) -> FakeBackend:
@@ -202,7 +202,7 @@ def test_runs_start_elsewhere_while_a_place_cannot_be_opened(pair: Any) -> None:
 
 @pytest.fixture
 def fake_is_away(pair: Any, failures: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """A sweep of this user's own at two places; and why some of those cannot be opened."""
+    """Return this user's sweep at two places, and the errors that opening them raises."""
     scene, *_ = pair(1)
     failures["fake"] = EnvironmentFailure("there is no fake here")
     scene.seal(monkeypatch)
@@ -215,7 +215,7 @@ def fake_is_away(pair: Any, failures: Any, monkeypatch: pytest.MonkeyPatch) -> t
 def test_a_sweep_goes_on_while_one_of_its_places_cannot_be_opened(fake_is_away: Any) -> None:
     scene, failures = fake_is_away
     service = launching.ready(scene.folder)
-    # What is on record of the place stays.
+    # The record of the place is unchanged.
     assert service.places[0] == {"backend": "fake", "cluster": "one"}
     scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
     assert launching.drive(scene.folder.address, lambda _: None).counts[State.SUCCEEDED] == 1
@@ -340,16 +340,16 @@ def test_places_that_may_have_the_job_of_a_damaged_intent_must_stay(launched: An
 
 @pytest.fixture
 def restarting() -> Iterator[None]:
-    """`spare` starts what was preempted again by itself."""
+    """Let `spare` restart preempted jobs itself."""
     with _offered(None, fake=Capabilities(), spare=Capabilities(restarts=Counter("COUNT"))):
         yield
 
 
 def test_a_place_without_waiting_jobs_may_be_left_out(launched: Any, restarting: None) -> None:
-    """Only what was preempted, at a place that starts it again by itself, may wait there."""
+    """Preempted runs have a waiting job only at a place that restarts jobs itself."""
     scene, again = launched
     first, second = scene.ids
-    scene.worker(first, 1, Event.PREEMPTED)  # which was at `fake`
+    scene.worker(first, 1, Event.PREEMPTED)  # its place is `fake`
     again(THERE)
     again(HERE, THERE)
     scene.worker(second, 1, Event.PREEMPTED)

@@ -54,7 +54,7 @@ ROOT = "memory://manifests"
 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No cluster is reachable; the secrets of a launch are set."""
+    """Make clusters unreachable and set the secrets of a launch."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
@@ -66,7 +66,7 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """A function that returns the printed manifests of the grid for a backend."""
+    """Return a function that returns the printed manifests of the grid for a backend."""
 
     def of(backend: str, *more: str, code: int = 0, root: str = ROOT) -> str:
         path = tmp_path / "g.json"
@@ -117,11 +117,11 @@ def test_manifests_of_beaker_are_experiments(manifests: Any) -> None:
     assert task["envVars"] == [{"name": "KEY", "secret": "WANDB"}]
     assert task["resources"] == {"cpuCount": 1.0, "memory": "2GiB", "gpuCount": 2}
     token = task["command"][-1]
-    assert f"-{token}: lr=0.1,word=on\n" in text  # the name, which is beside the spec
+    assert f"-{token}: lr=0.1,word=on\n" in text  # the name is not in the spec
 
 
 def test_manifests_of_aws_batch_are_submissions(manifests: Any) -> None:
-    """Three are submitted at once, as an array; then the fourth."""
+    """Three jobs are submitted as an array, then the fourth alone."""
     definition, array, alone = _documents(manifests("aws-batch"))
     assert definition["containerProperties"]["secrets"][0]["name"] == "KEY"
     assert array["arrayProperties"] == {"size": 3}
@@ -131,7 +131,7 @@ def test_manifests_of_aws_batch_are_submissions(manifests: Any) -> None:
 
 
 def test_the_manifest_of_slurm_is_a_script(manifests: Any, tmp_path: Path) -> None:
-    """A shell runs it: two jobs with 2G at once, one with 8G, and one more later."""
+    """Run by a shell, it submits an array of two jobs with 2G and two jobs with 8G."""
     sbatch = tmp_path / "sbatch"
     sbatch.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$0.$$.args"\n/bin/cat > "$0.$$.script"\n')
     sbatch.chmod(0o755)
@@ -177,7 +177,7 @@ def _at_several(*places: str | dict[str, Any]) -> dict[str, Any]:
 
 
 def test_each_of_several_places_has_its_manifests(tmp_path: Path, capsys: Any) -> None:
-    """By itself, with its own options; at once goes what its share has room for."""
+    """They use the options and the share of the place."""
     path = tmp_path / "g.json"
     aws = {"aws_batch": {"max_parallel": 2, "array": 2}}
     grid = _at_several("tmux", {"beaker": {"max_parallel": 1}}, aws, {"kubernetes": {}})
@@ -197,7 +197,7 @@ def test_each_of_several_places_has_its_manifests(tmp_path: Path, capsys: Any) -
     assert first["containerProperties"]["image"] == "i"
     assert [document["arrayProperties"]["size"] for document in arrays] == [2, 2]
     assert [d.get("kind") for d in documents].count("Job") == 4
-    assert main([*argv, "--backend", "beaker"]) == 0  # one that a program may take
+    assert main([*argv, "--backend", "beaker"]) == 0  # only this one's
     alone = capsys.readouterr().out
     assert [document["version"] for document in _documents(alone)] == ["v2"] * 4
     assert "as if" not in alone and alone in whole

@@ -1,4 +1,4 @@
-"""A grid that grows: finished runs stay, under their names."""
+"""A growing grid: finished runs are not repeated and keep their names."""
 
 import pytest
 from support.driven import Driven
@@ -44,10 +44,13 @@ def test_a_growing_grid_runs_only_what_is_new(tmp_path):
     scene.work()
     grid = GRID
     for change, added in [
-        ({"grid": {"lr": [1], "rank": [8, 32]}}, 2),  # an axis over what base gave
+        ({"grid": {"lr": [1], "rank": [8, 32]}}, 2),  # an axis over a value of base
         ({"grid": {"lr": [1, 2], "rank": [8, 32]}}, 4),  # a value
         ({"random": {**GRID["random"], "samples": 3}}, 4),  # a sample
-        ({"when": [{"if": {"rank": 8, "lr": 2}, "grid": {"w": [1, 2]}}]}, 6),  # an axis for some
+        (
+            {"when": [{"if": {"rank": 8, "lr": 2}, "grid": {"w": [1, 2]}}]},
+            6,
+        ),  # an axis for some cells
         ({"seeds": 2}, 15),  # a replicate
         ({"include": [{"lr": 9}]}, 2),  # a cell
         ({"base": {"rank": 64, "same": 1}, "grid": GRID["grid"]}, 6 + 2),  # other values

@@ -1,4 +1,4 @@
-"""Expansion of grids to runs, and their mistakes."""
+"""Expansion of grids to runs, and mistakes in grids."""
 
 import json
 

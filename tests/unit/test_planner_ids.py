@@ -54,7 +54,7 @@ def run_ids(mapping, *overrides):
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """Where the recipe's file of the third vector lies."""
+    """Create the recipe file of the third vector and enter its folder."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b.py").write_text("")
     monkeypatch.chdir(tmp_path)
@@ -128,7 +128,7 @@ data = st.recursive(
 
 
 def meaning(value):
-    """What makes two values the same: type and number, `1` and `1.0` alike."""
+    """Return a key that is the same for equal values: `1` equals `1.0`, but not `True`."""
     if isinstance(value, list):
         return ("list", *map(meaning, value))
     if isinstance(value, dict):

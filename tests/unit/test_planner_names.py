@@ -53,7 +53,7 @@ def test_a_cell_has_one_name_for_all_seeds():
     assert cells(**grid) == [c for c in ("lr=1", "lr=2", "lr=1,warmup=10") for _ in range(3)]
     grid["include"] = [{"lr": 3, "warmup": 10}, {"lr": 1, "warmup": 10}]
     assert list(dict.fromkeys(cells(**grid)))[2:] == ["lr=3,warmup=10", "lr=1,warmup=10"]
-    # Beside no axes, what all included cells share tells nothing.
+    # Without axes, names leave out what all included cells share.
     assert cells(include=[{"a": 1, "b": 3}, {"a": 2, "b": 3}]) == ["a=1", "a=2"]
 
 
@@ -107,7 +107,7 @@ def test_replicates_without_a_seed_are_separate_runs():
 
 
 def test_an_axis_called_seed_beside_replicates():
-    # Only a recipe may have both: what a command calls {seed} is the replicates'.
+    # Only a recipe may have both: in a command, {seed} is the seed of the replicate.
     def shown(field, **axes):
         grid = {"name": "n", "recipe": "a.b", "grid": axes, "seeds": {"field": field, "values": 1}}
         return [run.name for run in plan(grid, validate=False).runs]

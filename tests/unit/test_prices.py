@@ -1,4 +1,4 @@
-"""What tokens cost: what is unknown is never nothing, and a table with a mistake is refused."""
+"""Costs of tokens: an unknown price is never zero, and a malformed table is refused."""
 
 import json
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from sweeper.sweep.usage import Counts, Usage
 
 @pytest.fixture(autouse=True)
 def own_configuration(config_file: Path) -> None:
-    """The configuration of a user without prices."""
+    """Use a configuration without prices."""
 
 
 def table(**row: object) -> bytes:
@@ -111,7 +111,7 @@ def test_a_user_table_counts_until_it_is_reset(
     assert (shown["models"][0]["model"], shown["models"][0]["prefill"]) == ("m", 9.5)
     assert shown["source"].startswith(f"{file}; ") and shown["date"][:2] == "20"
     file.write_bytes(table(prefill="free"))
-    assert main(["costs", "--prices", "--refresh", str(file)]) == 2  # and the one before is kept
+    assert main(["costs", "--prices", "--refresh", str(file)]) == 2  # the earlier table is kept
     assert "9.5" not in capsys.readouterr().err
     assert prices.load().models["m"].prefill == 9.5
     assert main(["costs", "--prices", "tiny/qwen3"]) == 2  # a name would be ignored
@@ -124,7 +124,7 @@ def test_a_user_table_counts_until_it_is_reset(
 def test_costs_of_a_sweep_by_run_cell_day_and_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the outcome of each attempt, else from what the run recorded itself."""
+    """From the outcome of each attempt, else from the metrics of the run."""
     file = tmp_path / "models.json"
     file.write_bytes(table(prefill=1, sample=1, train=1))
     assert main(["costs", "--prices", "--refresh", str(file)]) == 0

@@ -1,4 +1,4 @@
-"""What launchers of one account may run together: the learned limit and whose turn it is."""
+"""What launchers of one account may run together: the learned limit and the turns."""
 
 import os
 import threading
@@ -35,14 +35,14 @@ pytestmark = pytest.mark.usefixtures("no_sync")
 
 
 class Service:
-    """A service that runs `cap` jobs at once, as seen by a launcher that starts all it may."""
+    """A service that runs `cap` jobs at once, as seen by a launcher that starts all jobs it may."""
 
     def __init__(self, cap: int) -> None:
         self.clock, self.cap, self.learned = FakeClock(), cap, Learned()
         self.limiter = Limiter(self.clock)
 
     def after(self, seconds: float, most: int = 100) -> list[int]:
-        """Return the limit of each of these seconds."""
+        """Return the limit at each of these seconds."""
         limits: list[int] = []
         for _ in range(int(seconds)):
             self.clock.sleep(1)
@@ -55,7 +55,9 @@ class Service:
 
 def test_the_limit_of_a_service_is_learned_and_followed() -> None:
     service = Service(60)
-    assert service.after(3)[-1] == 60  # at once what is not held back, if that is half or more
+    assert (
+        service.after(3)[-1] == 60
+    )  # at once the number of jobs not held back, if that is half or more
     assert set(service.after(300)) <= {60, 61}
     service.cap = 10
     assert service.after(120)[-1] in (10, 11)
@@ -115,7 +117,9 @@ def test_members_take_turns_when_slots_do_not_divide(limit: int, weights: tuple[
         for ended in [who for end, who in ends if end == now]:
             held[ended] -= 1
         ends = [each for each in ends if each[0] > now]
-        for who in sorted(held, key=lambda n: (n + now) % len(weights)):  # nobody is always first
+        for who in sorted(
+            held, key=lambda n: (n + now) % len(weights)
+        ):  # no member is always first
             claims = {str(n): Claim(weights[n], held[n], 50, turns[n]) for n in range(len(weights))}
             got = grant(limit, claims, str(who))
             held[who] += got.slots
@@ -171,7 +175,7 @@ class Account:
         return far, faults, failing
 
     def elsewhere(self, sweep: str, beat_seconds: float = parallelism.BEAT_SECONDS) -> Governor:
-        """A launcher on another machine."""
+        """Return a launcher on another machine."""
         who = Who("elsewhere", 1, None)
         return self.launcher(sweep, who=who, beat_seconds=beat_seconds)
 
@@ -179,7 +183,7 @@ class Account:
         return parallelism.name_of(self.root.root, sweep)
 
     def looks(self, governor: Governor, jobs: Jobs, times: int, seconds: float) -> set[int]:
-        """Let a launcher look again and again; return the slots that it got."""
+        """Let a launcher look repeatedly; return the slots that it got."""
         slots: set[int] = set()
         for _ in range(times):
             slots.add(governor.look(jobs).slots)
@@ -187,7 +191,7 @@ class Account:
         return slots
 
     def begin(self, sweep: str, runs: int) -> None:
-        """Record the sweep, with this many runs at work."""
+        """Record the sweep with this many running runs."""
         folder = SweepFolder(self.root, sweep)
         self.root.replace(folder.plan, b"{}")
         for n in range(runs):
@@ -196,15 +200,15 @@ class Account:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Account:
-    """An account with a limit of 10 slots."""
+    """Return an account with a limit of 10 slots."""
     return Account(tmp_path, 10)
 
 
 def test_a_launcher_has_all_slots_while_it_is_alone(shared: Account) -> None:
     first, second = shared.launcher("one"), shared.launcher("two", 4.0)
     assert first.look(Jobs(0, 20, 20)) == (10, 10, "quota")
-    assert second.look(Jobs(0, 20, 20)).slots == 0  # what runs is left alone
-    assert first.look(Jobs(9, 11, 20)).slots == 9  # one has ended: it is the other's turn
+    assert second.look(Jobs(0, 20, 20)).slots == 0  # running jobs are not stopped
+    assert first.look(Jobs(9, 11, 20)).slots == 9  # one run has ended: its slot goes to the other
     assert second.look(Jobs(0, 20, 20)) == (1, 8, "quota")
     first.look(Jobs(2, 18, 20))
     assert second.look(Jobs(1, 19, 20)).slots == 8
@@ -218,12 +222,12 @@ def test_the_slots_of_a_killed_launcher_stay_with_its_runs(shared: Account) -> N
     shared.begin("killed", 6)
     shared.elsewhere("killed").look(Jobs(0, 6, 6))
     other = shared.launcher("other")
-    # its runs do not beat: they count for as long as a lease
+    # Its runs have no heartbeats: they count until a lease has passed.
     assert shared.looks(other, Jobs(4, 9, 9), 20, 1) == {4}
     folder = SweepFolder(shared.root, "killed")
     for n in range(2):
         shared.root.create(folder.event(f"{n:012x}", 1, Event.SUCCEEDED), b"{}")
-    # It may live: nobody takes what a launcher holds before its lease is over.
+    # The launcher may be alive: it keeps its slots until its lease ends.
     assert other.look(Jobs(4, 9, 9)).slots == 4
     for _ in range(20):
         shared.clock.sleep(1)
@@ -232,7 +236,7 @@ def test_the_slots_of_a_killed_launcher_stay_with_its_runs(shared: Account) -> N
             shared.root.replace(folder.heartbeat(f"{n:012x}", 1), beat, durable=False)
         other.look(Jobs(4, 9, 9))
     assert other.look(Jobs(4, 9, 9)).slots == 6
-    again = shared.elsewhere("killed")  # and somebody starts it again
+    again = shared.elsewhere("killed")  # the sweep is launched again
     assert again.look(Jobs(4, 0, 6)).slots == 4
     shared.clock.sleep(200)
     again.look(Jobs(0, 0, 6))
@@ -240,7 +244,7 @@ def test_the_slots_of_a_killed_launcher_stay_with_its_runs(shared: Account) -> N
 
 
 GONE = process.this_process()._replace(began="never")
-"""A process of this machine that has ended: another one has its number now."""
+"""A process of this machine that has ended; another process has its PID now."""
 
 
 def test_a_dead_launcher_of_this_machine_is_not_waited_for(shared: Account) -> None:
@@ -300,7 +304,7 @@ def test_slots_of_a_sweep_on_a_lost_disk_are_kept_for_a_while(shared: Account) -
 
 
 def test_a_launcher_whose_step_takes_long_keeps_its_slots(shared: Account) -> None:
-    """Its process vouches for it on this machine, the beats of a thread elsewhere."""
+    """On this machine its process shows that it is alive, elsewhere the beats of a thread."""
     shared.begin("slow", 0)
     slow, other = shared.launcher("slow"), shared.launcher("other")
     slow.look(Jobs(0, 6, 6))
@@ -325,7 +329,7 @@ def test_a_launcher_that_ended_leaves_its_slots_to_its_runs(shared: Account) -> 
         assert ended.look(Jobs(2, 8, 10)).slots == 10
         raise KeyboardInterrupt
     assert other.look(Jobs(0, 10, 10)).slots == 8
-    assert ended.look(Jobs(2, 8, 10)).slots == 2  # and it goes on
+    assert ended.look(Jobs(2, 8, 10)).slots == 2  # for its runs
 
 
 def test_sweeps_without_a_launcher_are_opened_once_and_never_during_a_write(
@@ -361,7 +365,7 @@ def test_slots_of_a_remote_record_expire_while_it_fails(shared: Account) -> None
     assert far.look(Jobs(0, 6, 6)).slots == 6
     calls = len(faults.calls)
     assert far.look(Jobs(1, 0, 6)).slots == 6
-    assert len(faults.calls) == calls  # each look costs
+    assert len(faults.calls) == calls  # no call: each one costs
     shared.clock.sleep(3)
     failing.append(True)
     for _ in range(3):
@@ -387,7 +391,7 @@ def test_a_refusal_reaches_a_remote_record_once_it_answers(tmp_path: Path, fails
     shared.clock.sleep(3)
     assert far.look(Jobs(7, 1, 8)).share == 3
     shared.clock.sleep(16)
-    assert far.look(Jobs(7, 1, 8)).share == 3  # it is told once
+    assert far.look(Jobs(7, 1, 8)).share == 3  # the refusal counts once
 
 
 @pytest.mark.parametrize(("busy", "least"), [({"wants": 9}, 80), ({"slots": 1}, 80), ({}, 100)])
@@ -395,7 +399,7 @@ def test_a_refusal_reaches_a_remote_record_once_it_answers(tmp_path: Path, fails
 def test_an_idle_member_does_not_catch_up_on_turns(
     tmp_path: Path, busy: dict[str, int], least: float, present: bool
 ) -> None:
-    """All others would wait until it has had as many turns as they."""
+    """Otherwise all others would wait until it has had as many turns."""
     shared = Account(tmp_path, 1)
     idle, record = shared.launcher("idle"), StoredRecord(shared.store, "a")
     others = {"one": _member("one", turn=100.0), "two": _member("two", turn=80.0, **busy)}
@@ -414,7 +418,7 @@ def test_an_idle_member_does_not_catch_up_on_turns(
 
 
 def test_sweeps_of_one_name_are_told_apart_by_identity(shared: Account) -> None:
-    """Folders of one path on two machines may differ; so may a sweep made anew."""
+    """The same path may be another folder on another machine, or a sweep made anew."""
     first = shared.launcher("s", identity="one")
     assert first.look(Jobs(4, 0, 4)).slots == 4
     shared.begin("s", 6)

@@ -1,4 +1,4 @@
-"""The stored record of an account: each page follows from the last, whatever happens."""
+"""The stored record of an account: each page is based on the last, despite races and faults."""
 
 import itertools
 import os
@@ -47,11 +47,11 @@ def test_a_page_follows_from_the_one_before(store: LocalStore) -> None:
     assert _slots(first.look()) == {"s0": 57, "s1": 58, "s2": 59}
     assert len(list(store.names("a/pages"))) < 30
     same = first.look()
-    assert first.write(_with("s0", 57)) == same  # nothing is written that changes nothing
+    assert first.write(_with("s0", 57)) == same  # no change, so no page is written
 
 
 def test_two_writers_at_once_both_count(store: LocalStore) -> None:
-    """The second writer reads the page of the first and decides again."""
+    """The slower writer reads the other's page and decides again."""
     first, second = StoredRecord(store, "a"), StoredRecord(store, "a")
     first.write(_with("x", 1))
 
@@ -64,7 +64,7 @@ def test_two_writers_at_once_both_count(store: LocalStore) -> None:
 
 
 def test_a_writer_that_slept_over_many_pages_rereads_them(store: LocalStore) -> None:
-    """The number that it would write has been removed, so it could be created again."""
+    """The page number that it would write was removed, so it could be created again."""
     first, second = StoredRecord(store, "a"), StoredRecord(store, "a")
     first.write(_with("x", 1))
 
@@ -98,7 +98,7 @@ def test_a_record_survives_a_fault_at_any_call(store: LocalStore, fault: Fault) 
     "damage", [b"", b"{", b"[]", b'{"schema": 1, "mark": "x", "learned": {"limit": "many"}}']
 )
 def test_a_record_whose_only_page_is_damaged_starts_anew(store: LocalStore, damage: bytes) -> None:
-    """All launchers would wait forever for a page that nobody repairs."""
+    """Otherwise all launchers would wait forever for a valid page."""
     store.replace("a/pages/3.json", damage)
     record = StoredRecord(store, "a")
     assert (record.look().number, record.look().members) == (3, {})
@@ -153,7 +153,7 @@ def test_an_identity_is_made_once(tmp_path: Path) -> None:
 
 def test_a_hidden_process_of_another_user_counts_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     here = process.machine()
-    nobody = 2**22 + 1  # above the largest that Linux gives
+    nobody = 2**22 + 1  # above the largest PID of Linux
 
     def kill(_pid: int, _signal: int) -> None:
         raise PermissionError
@@ -161,4 +161,4 @@ def test_a_hidden_process_of_another_user_counts_as_alive(monkeypatch: pytest.Mo
     assert process.is_gone(Who(here, nobody, "1"))
     monkeypatch.setattr(os, "kill", kill)
     assert not process.is_gone(Who(here, nobody, "1"))
-    assert process.is_gone(Who(here, os.getpid(), "1"))  # it is another by now
+    assert process.is_gone(Who(here, os.getpid(), "1"))  # another process has the PID now

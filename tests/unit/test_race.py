@@ -47,7 +47,7 @@ FAR = {3: (9.0, 9.1, 8.9, 9.0, 9.1, 8.9), 4: (8.0, 8.1, 7.9, 8.0, 8.1, 7.9)}
 
 
 class Raced(Driven):
-    """A sweep whose runs record the values that they are given."""
+    """A sweep whose runs record the given values."""
 
     def __init__(self, root: Path, values: dict[int, tuple[float, ...]], race: str) -> None:
         super().__init__(root, "r")
@@ -268,7 +268,7 @@ def test_contenders_are_the_cells_that_may_be_best() -> None:
     assert contenders(cells, -1.0, 0.05) == ["c"]
     assert contenders({"a": [1.0, 1.0], "b": [2.0, 2.0]}, 1.0, 0.05) is None
     assert contenders({"a": [1.0], "b": [2.0]}, 1.0, 0.05) is None
-    # One cell is far noisier: it says nothing of the noise of the others.
+    # A far noisier cell does not change the estimated noise of the others.
     noisy = cells | {"d": [9.0, 90.0, 400.0], "e": [5.2, 5.1, 5.0]}
     alive = contenders(noisy, 1.0, 0.01)
     assert alive is not None and not {"c", "e"} & set(alive)
@@ -299,7 +299,7 @@ def test_watch_and_show_report_the_race(make: Make, capsys: pytest.CaptureFixtur
 
 
 def test_the_report_judges_a_race_by_last_values(make: Make) -> None:
-    """As the race did: a mean of the last values may name another cell."""
+    """A mean of the last values might choose another cell than the race."""
     made = make()
     made.drive()
     data = load(Registry(made.store.root), "r", None, None)

@@ -1,5 +1,5 @@
-"""Ray, as far as it needs none: what a grid may say, what a job's status means, and a driver that
-does not answer."""
+"""Ray's backend without Ray: options of a grid, statuses of jobs, and a driver that does not
+answer."""
 
 import os
 import sys
@@ -30,11 +30,11 @@ STATUSES: list[tuple[About, JobStatus]] = [
         {"state": "DEAD", "end": {"code": 3, "tail": ["sweeper: failed after 2 s"]}},
         JobStatus(ENDED, 3),
     ),
-    (  # it is about to leave, and holds its place no longer
+    (  # the actor is about to exit and no longer holds its resources
         {"state": "ALIVE", "node": "n1", "end": {"code": 0, "tail": ["sweeper: succeeded"]}},
         JobStatus(ENDED, 0, node="n1"),
     ),
-    # Killed: by somebody, or by a node that goes down, of which Ray hears later.
+    # Killed by a signal, perhaps since the node goes down, which Ray reports later.
     (
         {"state": "ALIVE", "node": "n1", "end": {"code": -9, "tail": []}},
         JobStatus(JobState.RUNNING, node="n1"),
@@ -92,7 +92,7 @@ NODES: list[Node] = [
         ({"num_cpus": 9.0}, "a job asks for CPU 9, but the largest node has 8"),
         ({"memory": 20000}, "a job asks for memory 20000, but the largest node has 16384"),
         ({"resources": {"tape": 1.0}}, "a job asks for tape 1, but the largest node has 0"),
-        # Either has some of it, and none has all.
+        # Each node has one of them, none has both.
         (
             {"num_cpus": 4.0, "num_gpus": 1.0},
             "a job asks for CPU 4, but the largest node has 8; "
@@ -194,7 +194,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def driven(tmp_path: Path, clock: FakeClock) -> Iterator[Helper]:
-    """A stand-in for the driver, in its process."""
+    """Yield a helper whose process is a stand-in for the driver."""
     (tmp_path / "stand_in.py").write_text(DRIVER)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PID": str(tmp_path / "pid")}
     helper = Helper("ray", "stand_in", {"address": "h:1"}, environment, clock)
@@ -209,7 +209,7 @@ def test_a_driver_that_is_silent_is_ended_and_left_alone(
     assert driven.ask("location") == {"address": "h:1", "version": "2"}
     process = int(pid.read_text())
     driven.seconds = 0.2
-    for _ in range(2):  # the second time nothing is started
+    for _ in range(2):  # the second call starts no driver
         with pytest.raises(Unreachable, match=r"no answer within 0\.2 s"):
             driven.ask("poll")
     assert not began(process) and int(pid.read_text()) == process
@@ -224,8 +224,8 @@ def test_a_driver_that_is_silent_is_ended_and_left_alone(
 
 
 class Table:
-    """What a driver looks at, in Ray's place: actors, of which one leaves after the second look,
-    and the store of ends."""
+    """A stand-in for Ray: actors, one of which ends after the second look, and the store of
+    ends."""
 
     def __init__(self) -> None:
         self.kept = {name.encode(): b'{"code": 0, "tail": []}' for name in ("leaving", "gone")}
@@ -273,7 +273,7 @@ def test_what_jobs_left_of_their_ends_is_removed_once_they_are_gone(
 
 
 def test_a_head_that_is_not_there(tmp_path: Path) -> None:
-    """Told by the driver itself, before Ray looks for it."""
+    """The driver reports this itself, before Ray tries to connect."""
     backend = RayBackend(str(tmp_path), {"address": "127.0.0.1:1"})
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 does not answer: .*refused"):
         backend.location()

@@ -1,4 +1,4 @@
-"""What a plan says about the data files of our recipes, before anything is launched."""
+"""Checks of the data files of our recipes while planning."""
 
 import json
 
@@ -25,7 +25,7 @@ def plan(recipe, **values):
 
 @pytest.mark.parametrize("recipe", ["sft", "rl", "distill", "dpo", "reward"])
 def test_a_plan_names_a_data_file_that_is_missing_and_a_line_that_cannot_be_read(tmp_path, recipe):
-    """Otherwise every run of the sweep would fail with this, one after the other."""
+    """Otherwise every run of the sweep would fail with this error."""
     gone = str(tmp_path / "gone.jsonl")
     with pytest.raises(GridError, match=r"data: .*gone\.jsonl: cannot be read: No such file"):
         plan(recipe, data=gone)

@@ -9,7 +9,7 @@ RATIOS = [(0.4, -1.2), (-3.0, 2.5), (0.0, 0.0), (60.0, -700.0)]
 
 
 def loss(ratios, beta):
-    """The loss as it is published, by itself."""
+    """Return the DPO loss as published."""
     margins = [beta * (chosen - rejected) for chosen, rejected in ratios]
     return sum(-math.log(1 / (1 + math.exp(-margin))) for margin in margins) / len(ratios)
 
@@ -36,7 +36,7 @@ def test_extreme_ratios_do_not_overflow():
 def test_metrics_of_pairs_follow_their_definitions():
     metrics = dpo.preference_metrics(RATIOS[:3], 0.5)
     assert metrics["dpo_loss"] == pytest.approx(loss(RATIOS[:3], 0.5))
-    assert metrics["accuracy"] == pytest.approx((1 + 0 + 0.5) / 3)  # one gained neither way
+    assert metrics["accuracy"] == pytest.approx((1 + 0 + 0.5) / 3)  # equal answers count as half
     assert metrics["margin"] == pytest.approx(0.5 * (1.6 - 5.5) / 3)
     assert metrics["chosen_reward"] == pytest.approx(0.5 * (0.4 - 3.0) / 3)
     assert metrics["rejected_reward"] == pytest.approx(0.5 * (2.5 - 1.2) / 3)

@@ -13,7 +13,7 @@ END = 3
 
 
 class Tokenizer:
-    """Bytes, and three special tokens; its template writes a role, a colon, a text and the end."""
+    """Bytes and three special tokens; the template writes a role, a colon, a text and the end."""
 
     chat_template = "there is one"
     all_special_ids = (1, 2, END)
@@ -41,7 +41,7 @@ class Tokenizer:
 
 
 class Place:
-    """An environment that answers with what it was asked."""
+    """An environment whose output is the command in angle brackets."""
 
     root = ""
     built = False
@@ -111,7 +111,7 @@ def test_a_datum_holds_the_tokens_that_were_sampled(tmp_path):
         "user:Do it.<end>|assistant:ls<end>|user:<ls><end>|assistant:ab<end>|user:<ab><end>|"
         "assistant:exit<end>"
     )
-    # The model had not ended its second answer: that end is the environment's.
+    # The model did not end its second answer: that end token was not sampled.
     assert Tokenizer().decode([tokens[place] for place in places]) == "ls<end>abexit<end>"
     assert (played.ended, rollout.correct, len(rollout.turns)) == ("done", True, 3)
     commands = [command for command, _ in place.commands]
@@ -150,7 +150,7 @@ def test_the_steps_of_a_task_run_in_order(tmp_path):
 
 def test_output_cannot_end_a_message(tmp_path):
     *_, contexts = play(tmp_path, [("<end>", False), ("exit", True)])
-    assert contexts[1].count(END) == 3  # of the template, and no more
+    assert contexts[1].count(END) == 3  # only those of the template
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_metrics_are_counted_per_turn():
 
 
 def test_a_summarised_episode_is_trained_in_segments(tmp_path):
-    """Each sampled token is in one segment, behind the context that it was sampled from."""
+    """Each sampled token is in one segment, after the context that it was sampled from."""
     answers = [("aaaa", True), ("bbbb", True), ("did a, b", True), ("exit", True)]
     most = {"context": 260, "summarise": True, "output": 80}
     played, problem, place, contexts = play(tmp_path, answers, **most)
@@ -232,13 +232,13 @@ def test_a_summarised_episode_is_trained_in_segments(tmp_path):
     assert [step["metrics"]["prompt_tokens"] for step in steps] == [
         len(context) for context in contexts
     ]
-    # With a margin it does so that much earlier.
+    # With a margin it summarises that much earlier.
     early, *_ = play(tmp_path, answers[1:], **most, margin=60)
     assert ["summary" in turn.metrics for turn in early.rollout.turns] == [False, True, False]
-    # One segment where nothing was summed up.
+    # Without a summary there is one segment.
     plain, problem, *_ = play(tmp_path, [("ls", True), ("exit", True)])
     ((prompt, same, places),) = rollouts.segments(problem.prompt, plain.rollout)
     assert (prompt, same, places) == (problem.prompt, plain.rollout, slice(0, 8))
-    # Where even that does not fit, the episode ends.
+    # If even a summary does not fit, the episode ends.
     ended, *_ = play(tmp_path, answers, context=100, summarise=True, output=80)
     assert ended.ended == "context_limit"

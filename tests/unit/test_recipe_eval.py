@@ -160,7 +160,8 @@ def test_a_plan_checks_and_counts_the_suites_of_training_runs(tmp_path):
         suites.load_suites(settings.Problems(), f"{suite},{other}", "exact")
     suite.write_text("{}\n")
     assert f'eval.suites: {suite}:1: expected "prompt"' in sft.lacks(values)[0]
-    # Before steps 0, 4 and 8, and at the end; the rarer tier before step 0 and at the end.
+    # Evaluations before steps 0, 4 and 8 and at the end; infrequent ones before step 0 and at the
+    # end.
     suite.write_text('{"prompt": "2+2=", "answer": "4"}\n{"prompt": "2+3=", "answer": "5"}\n')
     given = {"eval.suites": names, "eval.every": 4, "eval.items": 1, "max_steps": 10}
     sampled = [

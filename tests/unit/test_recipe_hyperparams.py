@@ -130,7 +130,7 @@ def test_the_rank_grows_with_what_there_is_to_learn(tmp_path):
     given = {"data": str(data), "test_size": 2, "lora_rank": "auto"}
     choice = hyperparams.choose("sft", sft.Config(**given))["lora_rank"]
     assert choice == (
-        32,  # with 16 there are 37,968
+        32,  # rank 16 has 37,968 weights
         "75,936 weights for 38,000 bytes of answers (a token has at least one byte)",
     )
     # 60 steps of 16 groups of 16 answers: a bit each.

@@ -12,7 +12,7 @@ from sweeper.recipe.probe import ahead, probe
 
 
 def _imported_early() -> list[str]:
-    """What the children of this process were told to import."""
+    """Return the modules that the children of this process import early."""
     commands: list[list[str]] = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended

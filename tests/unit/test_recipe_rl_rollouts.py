@@ -86,7 +86,7 @@ def total_of(record):
 
 
 def nodes(node):
-    """All elements of a tree, each checked to be one."""
+    """Yield all elements of a tree; check the keys of each."""
     if isinstance(node, str):
         return
     assert {"tag", "attrs", "children"} <= node.keys() <= {"tag", "attrs", "children", "data"}
@@ -108,14 +108,14 @@ def test_a_transcript_is_a_tree_with_the_conversations_as_data():
         PROBLEM.messages,
         [{"role": "assistant", "content": "a<"}],
     ]
-    # What is not data is HTML: escaped, where it is text.
+    # Other elements are HTML with escaped text.
     cells = [child for node in elements if node["tag"] == "td" for child in node["children"]]
     assert "reference_answer" in cells
     assert cells.count("1.000") == 1
 
 
 class Echo(Function):
-    """A function that keeps what it was called with."""
+    """A function that records its arguments."""
 
     def __init__(self):
         self.calls = []
@@ -129,7 +129,7 @@ class Echo(Function):
 
 
 def test_a_reward_function_gets_the_answer_as_the_data_have_it():
-    """Chat templates of reasoning models put (empty) thoughts before it."""
+    """Chat templates of reasoning models put (empty) thoughts before the answer."""
     problem = PROBLEM._replace(answer="<think></think>ab", written="ab")
     function = Echo()
     reward = FunctionReward(function)

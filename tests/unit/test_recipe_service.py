@@ -13,7 +13,7 @@ from sweeper.testing import FakeClock
 
 @pytest.fixture
 def request_under_way():
-    """A request of the SDK, and the future that its answer would fill."""
+    """Return a pending request of the SDK and the future of its answer."""
     from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
 
     future = Future()
@@ -22,7 +22,7 @@ def request_under_way():
 
 @pytest.fixture
 def nobody():
-    """The address of a port where nobody listens."""
+    """Yield an address where no server listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -30,7 +30,7 @@ def nobody():
 
 @pytest.fixture
 def somebody():
-    """The address of a server that answers, 404 to everything."""
+    """Yield the address of a server that answers 404 to every request."""
 
     class Quiet(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -110,7 +110,7 @@ def test_a_bug_keeps_its_traceback():
 
 @pytest.fixture
 def http_logger():
-    """The logger of the client, as it is before anybody has asked it for anything."""
+    """Yield the logger of the client in its initial state."""
     logger = logging.getLogger("httpx")
     before = logger.handlers, logger.level, logger.propagate
     logger.handlers, logger.propagate = [], True

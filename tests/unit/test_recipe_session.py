@@ -1,5 +1,5 @@
-"""Orders of a session: what is done again after a kill, and what is not. The steps themselves are
-in tests/e2e/test_sessions.py."""
+"""Orders of a session: which are repeated after a kill. The steps themselves are tested in
+tests/e2e/test_sessions.py."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ REWARD = "env/all/reward/total"
 
 
 class Counting(Session):
-    """A session whose steps only write their line; step `broken` diverges."""
+    """A session whose steps only log a row; step `broken` diverges."""
 
     shown = (REWARD,)
     broken = -1
@@ -85,7 +85,7 @@ def test_what_was_ordered_since_the_checkpoint_is_done_again_and_no_more(place: 
     advance = first.advance
 
     def killed(step: int) -> None:
-        if step == 5:  # in the third order, behind the checkpoint of the second
+        if step == 5:  # in the third order, after the checkpoint in the second
             raise KeyboardInterrupt
         advance(step)
 
@@ -144,7 +144,7 @@ def test_an_order_that_cannot_be_done_changes_nothing(
 ) -> None:
     order(place, impossible, train(1, data=[{"prompt": "q", "answer": "a"}]))
     session = Counting(place)
-    assert session.train_steps() == 1  # it goes on, and finishes as nobody asks for more
+    assert session.train_steps() == 1  # it continues, and finishes as no order follows
     refused, done = answers(place)
     assert error in refused["error"] and done["step"] == 1
     assert [message["content"] for message in session.given_now[0]] == ["q", "a"]
@@ -168,7 +168,7 @@ def test_a_stop_behind_a_save_makes_no_other_of_the_same_step(place: Path) -> No
     names = list[str]()
 
     def saved(name: str, **_: Any) -> Any:
-        assert name not in names  # the service refuses it
+        assert name not in names  # the service refuses a name twice
         names.append(name)
         return SimpleNamespace(path=f"tinker://x/weights/{name}")
 

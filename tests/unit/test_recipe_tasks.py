@@ -164,7 +164,7 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
     ],
 )
 def test_a_message_is_trained_as_written_or_refused(tmp_path, message, error):
-    """Nothing of a message may be dropped: a model would learn something that nobody wrote."""
+    """No part of a message may be dropped: a model would learn something that was not written."""
     row = chat("q")
     row["messages"] += [message, *chat("again")["messages"]]
     with pytest.raises(RecipeError) as refused:

@@ -16,7 +16,7 @@ def log_softmax(logits):
 
 
 def lumped(ours, theirs, ids):
-    """The divergence with all values but `ids` as one, straight from its definition."""
+    """Return the divergence by its definition, with all values but `ids` merged into one."""
     p, q = np.exp(ours), np.exp(theirs)
     rows = np.arange(len(ours))[:, None]
     top_p, top_q = p[rows, ids], q[rows, ids]
@@ -46,7 +46,7 @@ def test_the_weights_make_the_divergence_s_own_gradient(models, k):
         return 0.7 * lumped(values, first, ids) + 0.3 * lumped(values, second, ids)
 
     np.testing.assert_allclose(slopes.divergence, whole(logits), rtol=1e-9)
-    # cross_entropy is -sum of weight x logprob; by a logit j a logprob i has the slope [i=j] - p_j.
+    # cross_entropy is -sum(weight * logprob); the slope of logprob i by logit j is [i=j] - p_j.
     weights = -slopes.by_value
     placed = np.zeros((TOKENS, VALUES))
     placed[rows, ids] = weights

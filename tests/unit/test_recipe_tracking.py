@@ -11,7 +11,7 @@ def no_variables(monkeypatch):
 
 
 def test_without_a_project_wandb_is_not_even_imported(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)  # importing it would fail, and say so
+    monkeypatch.setitem(sys.modules, "wandb", None)  # importing it would fail
     directory = rundir.RunDirectory(str(tmp_path), None)
     with tracking.tracked(settings.Settings(), directory, {}) as tracker:
         tracker.log(0, {"test/nll": 1.0})
@@ -25,7 +25,7 @@ def test_a_wandb_that_cannot_be_imported_is_told_and_costs_nothing(tmp_path, mon
     config = settings.Settings(wandb_project="demo")
     with tracking.tracked(config, directory, {}) as tracker:
         tracker.log(3, {"test/nll": 1.0})
-    # Its checkpoints still say where the run began, for an attempt with a W&B that works.
+    # Checkpoints keep the id of the W&B run, for an attempt with a working W&B.
     assert tracker.mark == {tracking.RUN_ID: "abc"}
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(":")[:2] for line in lines] == [

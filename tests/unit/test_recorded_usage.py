@@ -1,4 +1,4 @@
-"""Tokens of programs without a meter, by what they record themselves."""
+"""Tokens of programs without a meter, from the metrics that they record."""
 
 import json
 from pathlib import Path

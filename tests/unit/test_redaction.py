@@ -1,4 +1,4 @@
-"""Secrets: which values are secret, and that the log masks them however it is cut."""
+"""Secrets: which values are secret, and that a log masks them wherever it is cut."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ def _cut(data: bytes, random_: random.Random) -> list[bytes]:
 
 
 def test_secrets_are_masked_wherever_the_stream_is_cut() -> None:
-    """Compared with a definition that knows the whole text, for random texts."""
+    """Random texts, compared with a reference that sees the whole text."""
     random_ = random.Random(5)
     for _ in range(1500):
         secrets = ["".join(random_.choices("ab", k=random_.randint(2, 5))) for _ in range(2)]
@@ -66,7 +66,7 @@ def test_secret_values_are_named_variables_and_secret_names() -> None:
         "SHORT": "123",
         "WANDB_API_KEY": "12345678",
         "hf_token": "abcdefgh",
-        "DB_PASSWORD": "1234567",  # a word that a log may hold by chance
+        "DB_PASSWORD": "1234567",  # too short: a log may contain it by chance
         "MAX_TOKENS": "1000000000",
         "TOKENIZERS_PARALLELISM": "false-----",
         "HOME": "/home/me/somewhere",

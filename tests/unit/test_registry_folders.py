@@ -13,7 +13,7 @@ from sweeper.results.registry import Registry
 
 @pytest.fixture(autouse=True)
 def here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with an empty home and no default root."""
+    """Return the current folder, with an empty home and no default root."""
     monkeypatch.delenv("SWEEPER_ROOT", raising=False)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

@@ -1,4 +1,4 @@
-"""Reading metrics.jsonl: nothing is lost, what cannot be read is counted."""
+"""Reading metrics.jsonl: no row is lost, and unreadable lines are counted."""
 
 import json
 import math
@@ -32,7 +32,7 @@ MIXED = b'{"step":1}\nnot json\n\n[1,2]\n"text"\n  \n{"step":2}\n' + b"[" * 100_
 @pytest.mark.parametrize(
     ("data", "steps", "malformed", "torn"),
     [
-        (TWO[:-1], [1, 2], 0, 0),  # a whole last line needs no newline
+        (TWO[:-1], [1, 2], 0, 0),  # a complete last line needs no newline
         *(
             (TWO + tail, [1, 2], 0, 1)
             for tail in (b'{"step":3,"a"', b'{"step":3,"a":1', b"\0", b"\xff{")
@@ -137,7 +137,7 @@ def test_texts_for_nan_and_infinities_count_as_numbers(text: str, number: float)
     ],
 )
 def test_a_metric_that_ends_before_its_run_counts_as_missing(values: list[object], missing: int):
-    """Null, and nothing at all, is what some programs write for NaN."""
+    """Some programs write null, or nothing, for NaN."""
     rows = [
         {"step": n, "other": 0, **({} if value is ... else {"a": value})}
         for n, value in enumerate(values)

@@ -1,4 +1,4 @@
-"""Several roots, and sweeps with the same runs: nothing is mixed or silently picked."""
+"""Several roots, and sweeps with the same runs: none are mixed or picked silently."""
 
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ Roots = tuple[str, str]
 
 @pytest.fixture
 def roots(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roots:
-    """Two roots. Each has a sweep `one` with the same runs, and the first also has `two`. Their
-    losses are 0, 100 and 50."""
+    """Return two roots. Each has a sweep `one` with the same runs, and the first also has `two`.
+    Their losses are 0, 100 and 50."""
     monkeypatch.delenv("SWEEPER_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     for root, name, loss in (("A", "one", 0.0), ("A", "two", 50.0), ("B", "one", 100.0)):
@@ -89,7 +89,7 @@ def test_reading_verbs_read_several_roots(
     assert len(ask("ls", "one", *both)["runs"]) == 12
     assert len(ask("ls", f"{roots[1]}/one", *both)["runs"]) == 6
     assert main(["ls", *both, "--limit", "1"]) == 0
-    assert roots[0] in capsys.readouterr().out  # or rows of two roots would look alike
+    assert roots[0] in capsys.readouterr().out  # otherwise rows of two roots would look alike
     query = "select root, count(*) from runs group by 1 order by 1"
     assert ask("sql", query, *both)["rows"] == [[roots[0], 12], [roots[1], 6]]
     named = [cost["value"] for cost in ask("costs", "one", *both)["costs"]]
@@ -130,7 +130,7 @@ def test_compare_reports_that_a_run_stands_for_its_cell(
     assert lines[:2] == ["A one/x=1", "B one/x=2"]
     assert "A is the whole cell of the named run: 3 runs" in lines
     assert main(["compare", "one/x=1,seed=0", "one/x=1,seed=1", *of_root]) == 0
-    assert "configuration" in capsys.readouterr().out  # two runs: what differs between them
+    assert "configuration" in capsys.readouterr().out  # of two runs it shows the differences
     both = ["one/x=1,seed=0", "one/x=1", *of_root]
     assert main(["compare", *both]) == 2
     assert "both of the cell" in capsys.readouterr().err

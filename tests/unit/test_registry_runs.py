@@ -19,7 +19,7 @@ from sweeper.store.documents import seconds_since, timestamp
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Two sweeps: `alpha` with one run of each kind, `beta` with a run that alpha has too."""
+    """Write two sweeps: `alpha` with a run of each kind, `beta` with a run that alpha has too."""
     alpha = written.Written(tmp_path, "alpha", {"lr": [1e-4, 1e-3]})
     rows = [{"step": 0, "test/nll": 2.0}, {"step": 1, "test/nll": 1.0, "text": "x"}]
     alpha.run({"lr": 1e-4}, 0, rows, checkpoints=written.checkpoint("a"), log="one\ntwo\nthree\n")
@@ -115,7 +115,7 @@ def test_a_run_handle_gives_config_log_metrics_and_checkpoints(root: Path):
 
 
 def test_an_attempt_from_step_0_begins_a_new_history(tmp_path: Path):
-    """Rows of the attempt before are in no value, curve or table."""
+    """Rows of the earlier attempt are in no value, curve or table."""
     sweep = written.Written(tmp_path, "again")
     first = [{"step": s, "test/nll": float(s)} for s in range(4)]
     second = [{"step": 0, "test/nll": 0.0}, {"step": 1, "test/nll": 10.0}]
@@ -226,7 +226,7 @@ def test_an_empty_result_warns_and_suggests_a_key(root: Path):
 
 
 def test_the_last_event_of_a_run_and_of_a_sweep(root: Path):
-    """By the times in the events: a request comes after an end, and counts."""
+    """By the times in the events: a request after the end counts too."""
     registry = Registry(str(root))
     done, _, planned, running = registry.sweep("alpha").runs
     assert (done.last_event, planned.last_event) == ("2026-11-21T01:02:04Z", None)

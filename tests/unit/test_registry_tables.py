@@ -1,4 +1,4 @@
-"""SQL, rollouts, folders of other programs, and what is new: over files written by hand."""
+"""SQL, rollouts, folders of other programs, and new rows, over files written by the tests."""
 
 import csv
 import json
@@ -36,7 +36,7 @@ def summary(iteration: int, group: int, index: int, reward: float, **more: Any) 
 
 @pytest.fixture
 def root(tmp_path: Path, home: Path) -> Path:
-    """A sweep of two runs, the second with a second attempt, and folders that belong to none."""
+    """Write a sweep of two runs, the second with two attempts, and folders without a sweep."""
     folder = tmp_path / "root"
     sweep = written.Written(folder, "s", {"lr": [1, 2]}, metric={"name": "loss"})
     sweep.run({"lr": 1}, 0, ROWS)
@@ -204,7 +204,7 @@ def test_changed_rollouts_are_read_again(root: Path, cached: bool):
 
 
 def test_a_folder_with_a_final_last_checkpoint_has_succeeded(tmp_path: Path):
-    """A record marks it `final`, or has that name, as in tinker-cookbook."""
+    """Its record is marked `final`, or has that name, as in tinker-cookbook."""
     for name, records in {
         "named": [{"name": "000010"}, {"name": "final", "batch": 0, "epoch": 1}],
         "marked": [{"name": "x", "final": True}],
@@ -223,7 +223,7 @@ def test_a_folder_with_a_final_last_checkpoint_has_succeeded(tmp_path: Path):
 def test_costs_and_times_that_tinker_cookbook_records_are_metrics(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Its file of spans is neither a run nor a mistake."""
+    """The file of spans is neither a run nor a problem."""
     folder = tmp_path / "root" / "lr=1e-4"
     folder.mkdir(parents=True)
     row = {"step": 0, "cost/cumulative_usd": 0.25, "time/sample:total": 3.5}
@@ -276,7 +276,7 @@ def test_a_follower_reports_new_rows_once(root: Path):
     assert [batch.rows for batch in follower.poll()] == [[{"step": 2}]]
     file.write_text('{"step": 0}\n')
     assert [(batch.rows, batch.again) for batch in follower.poll()] == [([{"step": 0}], True)]
-    file.write_text('{"step": 3}\n{"step": 4}\n')  # in place, and longer than what was there
+    file.write_text('{"step": 3}\n{"step": 4}\n')  # in place, and longer than before
     assert [(batch.rows, batch.again) for batch in follower.poll()] == [
         ([{"step": 3}, {"step": 4}], True)
     ]
@@ -338,7 +338,7 @@ def test_large_files_give_the_same_value_as_small_ones(root: Path, cached: bool)
 
 
 class Far(LocalStore):
-    """A store whose files are not on this machine: counts the files that it reads."""
+    """A store whose files are not on this machine; it records the files that it reads."""
 
     is_remote = True
 

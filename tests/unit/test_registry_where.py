@@ -1,4 +1,4 @@
-"""Conditions on runs: what they select, and what they refuse."""
+"""Conditions on runs: what they select, and which are refused."""
 
 from typing import Any
 
@@ -94,7 +94,7 @@ def test_nested_keys_are_written_with_dots() -> None:
 
 
 def test_values_are_compared_by_type():
-    """As in grids and ids, true and 1 differ: `cancel` takes conditions too."""
+    """True and 1 differ, as in grids and ids; `cancel` takes conditions too."""
     records = [{"config": {"x": value}} for value in (True, 1, 1.0, "true", False, 0, None)]
 
     def fitting(text: str) -> list[object]:

@@ -1,4 +1,4 @@
-"""What a second launch does to the runs of the first: their names and their place."""
+"""What a second launch does to the runs of the first: their names, and which are dropped."""
 
 import sys
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_dropping_finished_runs_needs_consent(capsys: pytest.CaptureFixture[str]
     assert "To do that, launch with --drop" in capsys.readouterr().err
     assert main(["launch", "g.yaml", "lr=[1,3]", "--wait", "--plain", "--drop"]) == 0
     assert names() == ["lr=1", "lr=3"]
-    # What has left the sweep already asks no more.
+    # Runs that were dropped earlier need no consent.
     assert main(["launch", "g.yaml", "lr=[1,3]", "--wait", "--plain"]) == 0
 
 

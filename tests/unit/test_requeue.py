@@ -1,4 +1,4 @@
-"""Jobs that their backend starts again by itself, and jobs that run elsewhere."""
+"""Jobs that their backend restarts, and jobs that run elsewhere."""
 
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def _events(folder: SweepFolder) -> set[tuple[int, Event]]:
 def test_the_next_attempt_is_opened_with_the_job_and_code_of_the_last(folder: SweepFolder) -> None:
     before = {(1, Event.INTENT), (1, Event.SUBMITTED), (1, Event.CLAIMED)}
     _happened(folder, *before)
-    for _ in range(2):  # killed in between, it does it again
+    for _ in range(2):  # again, as after a kill in between
         assert reopen(folder, RUN, 1, 2)
     assert _events(folder) == before | {(1, Event.PREEMPTED), (2, Event.INTENT)}
     job = read_json(folder.store, folder.job(RUN, 2))
@@ -69,7 +69,7 @@ def test_the_next_attempt_is_opened_with_the_job_and_code_of_the_last(folder: Sw
     ("before", "number", "after"),
     [
         ("1.intent 1.submitted", 3, "2.intent 3.intent"),  # the second never began
-        ("1.claimed 1.preempted", 2, "2.intent"),  # the worker has said so itself
+        ("1.claimed 1.preempted", 2, "2.intent"),  # recorded by the worker itself
         *(
             (f"1.claimed 1.{end}", 2, None)
             for end in ("succeeded", "failed", "cancelled", "cancel")

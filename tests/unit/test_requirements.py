@@ -1,4 +1,4 @@
-"""`launch.requirements`: what `plan` tells of the file, with its place."""
+"""`launch.requirements`: mistakes in the file are reported by `plan`, with their place."""
 
 import json
 import subprocess
@@ -68,7 +68,7 @@ def test_lines_that_mean_something_only_here_are_refused(checkout: Path) -> None
         "-e .\n"
         "./wheels/a.whl\n"
         "--find-links=wheels\n"
-        "-i https://me:pass" + "word@example.com/simple\n"  # in two, since it looks like one
+        "-i https://me:pass" + "word@example.com/simple\n"  # in two, to not look like a password
         "a==1 \\\n"
         "  --hash=sha256:00\n"
         "b @ file:///opt/b.whl\n"
@@ -93,7 +93,7 @@ def test_a_backend_that_sees_this_machines_files_ignores_the_file(checkout: Path
 
 
 def test_the_file_and_the_source_are_bundled_once(checkout: Path, tmp_path: Path) -> None:
-    """The source once, the file by its path below the checkout."""
+    """The file is bundled by its path below the checkout."""
     planned = _planned(checkout, "needs.txt", "--no-index\na==1\n")
     store = open_store(str(tmp_path / "root"))
     folder = SweepFolder(store, planned.name)

@@ -28,14 +28,14 @@ def table(**values: object) -> Node:
 
 
 def record(*turns: tuple[int, int], reward: float = 0.0, **logs: str) -> dict[str, Any]:
-    """The summary of a trajectory whose turns read and wrote so many tokens."""
+    """Return the summary of a trajectory whose turns read and wrote these numbers of tokens."""
     steps = [{"ob_len": ob, "ac_len": ac, "reward": 0.0, "logs": logs} for ob, ac in turns]
     steps[-1]["reward"] = reward
     return {"steps": steps}
 
 
 def details(records: Sequence[dict[str, Any]]) -> Node:
-    """What tinker-cookbook adds to each group: numbers, which are no words."""
+    """Return the section of numbers that tinker-cookbook adds to each group."""
     episodes: list[Node] = []
     for number, summary in enumerate(records):
         turns = [
@@ -58,7 +58,7 @@ def transcripts(
 
 
 def answered(text: str, reward: float) -> list[Node]:
-    """A turn of a problem, as its environment logs it."""
+    """Return a turn of a problem, as its environment logs it."""
     return [
         section("Prompt", talk("user", "2 + 2?")),
         section("Policy Response", talk("assistant", text)),
@@ -93,7 +93,7 @@ def test_a_logged_answer_belongs_to_its_trajectory():
 
 
 def test_numbered_completions_belong_to_that_trajectory():
-    """Preferences: all completions of a group are logged together, then how they compare."""
+    """Preferences: all completions of a group are logged together, then their comparisons."""
     records = [record((9, n)) for n in (1, 2, 3)]
     parts = section(
         "compute_group_rewards",
@@ -125,7 +125,7 @@ def test_paragraphs_of_a_group_are_marked_as_the_groups():
 
 
 def test_a_group_without_summaries_does_not_shift_the_others():
-    """Groups whose rewards are all the same may not be trained on, and are then in no summary."""
+    """Groups with equal rewards may be left out of training, and are then in no summary."""
     dropped = [record((5, 1)), record((5, 2))]
     summarised = [record((7, 3), reward=1.0), record((7, 4))]
     by_group = transcripts(

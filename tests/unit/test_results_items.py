@@ -1,4 +1,4 @@
-"""Answers by item, in each of the shapes that programs leave them in."""
+"""Answers by item, in each of the formats that programs write."""
 
 import json
 
@@ -14,7 +14,7 @@ def test_files_of_items_are_listed_with_the_latest_last():
         "e/runs/step90_b/gsm8k/trajectories.jsonl": 5,
         "e/runs/step90_b/gsm8k/result.json": 5,
         "e/runs/step90_b/metadata.json": 5,
-        "e/runs/step110_c/gsm8k/trajectories.jsonl": 5,  # no result: it goes on, or was killed
+        "e/runs/step110_c/gsm8k/trajectories.jsonl": 5,  # no result: unfinished or killed
         "iteration_000002/eval_test_rollout_summaries.jsonl": 5,
         "iteration_000010/eval_test_rollout_summaries.jsonl": 5,
         "items.jsonl": 5,

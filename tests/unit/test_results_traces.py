@@ -1,4 +1,4 @@
-"""Rollouts exported as traces: a line a step, and spans to a collector of OpenTelemetry."""
+"""Rollouts exported as traces: one line per step, and spans to an OpenTelemetry collector."""
 
 import json
 import subprocess
@@ -63,7 +63,7 @@ def test_export_writes_one_json_line_per_step(sweep, capsys, tmp_path):
     assert (first["task"], first["reward"], first["solved"], first["turns"]) == ("a", 1.0, True, 3)
     assert (first["asked"], first["said"], first["output"]) == ("Do it.", "ls 0", "a\n")
     assert (first["tokens_read"], first["tokens_written"], first["step_seconds"]) == (10, 4, 0.5)
-    # What chooses rollouts chooses what is exported; a file takes it too.
+    # Options that choose rollouts apply to the export, here to a file.
     path = tmp_path / "failed.jsonl"
     assert main(["rollouts", sweep, "--failed", "--export", str(path)]) == 0
     assert {json.loads(line)["task"] for line in path.read_text().splitlines()} == {"b"}
@@ -98,7 +98,7 @@ def test_spans_are_sent_to_a_collector(sweep, collector, capsys, monkeypatch):
         value["stringValue"] for value in attributes["sweeper.labels"]["arrayValue"]["values"]
     ]
     assert labels == ["last", "stop:done", "solved"]
-    # The same again are the same spans.
+    # A second export sends the same spans.
     assert main(["rollouts", sweep, "--otlp", f"{url}/v1/traces"]) == 0
     assert collector.taken[1][2] == body
     collector.code = 503

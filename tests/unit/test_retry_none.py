@@ -1,4 +1,4 @@
-"""`retry` where nothing has failed says what there is to do."""
+"""`retry` without failed runs says what to do instead."""
 
 from pathlib import Path
 

@@ -15,7 +15,7 @@ SEEDS = ("seed", "random_seed", "rng_seed", "SEED", "data_seed", "train.seed", "
 
 
 def written_runs(root: Path, configs: list[dict[str, Any]]) -> str:
-    """A folder of runs that no grid made, whose losses are lr + seed / 100."""
+    """Write a folder of runs without a grid, whose losses are lr + seed / 100."""
     for number, config in enumerate(configs):
         folder = root / "logs" / f"{number:02d}"
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Which runs a selector means: the same answer from every verb, a number in any spelling."""
+"""Which runs a selector means: the same for every verb, with numbers in any spelling."""
 
 from pathlib import Path
 
@@ -70,4 +70,4 @@ def test_names_keep_the_spelling_of_numbers_in_the_grid(tmp_path: Path):
     typed = plan(str(grid), ["rate=[4e-02,0.4]"])
     assert [run.name for run in typed.runs] == ["rate=4e-02", "rate=0.4", "rate=7.50"]
     other = plan(str(grid), ["rate=[0.002,0.03]"])
-    assert other.runs[0].id == plan(str(grid)).runs[0].id  # the spelling is no part of the id
+    assert other.runs[0].id == plan(str(grid)).runs[0].id  # the spelling is not part of the id

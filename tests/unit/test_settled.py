@@ -28,7 +28,7 @@ WHOLE = (Event.INTENT, Event.SUBMITTED, Event.CLAIMED, Event.SUCCEEDED)
 
 
 class Killed(BaseException):
-    """Raised where the process is killed."""
+    """Raised where the process would be killed."""
 
 
 class Watched(RemoteStore):
@@ -42,7 +42,7 @@ class Watched(RemoteStore):
         self.listed: Callable[[str], None] = lambda prefix: None
 
     def _around(self, action: Callable[..., None], *arguments: Any) -> None:
-        is_beat = str(arguments[0]).endswith(".beat")  # by a thread
+        is_beat = str(arguments[0]).endswith(".beat")  # written by a thread
         if not is_beat:
             self._step()
         action(*arguments)
@@ -71,7 +71,7 @@ class Watched(RemoteStore):
 
 @pytest.fixture
 def store() -> Watched:
-    """A store with a sweep that has ended."""
+    """Return a store with a sweep that has ended."""
     made = Watched(cast(RemoteStore, open_store(f"memory://{uuid.uuid4().hex}")))
     made.replace("s/sweep.json", b"{}")
     with holding_lease(SweepFolder(made, "s"), 0.0):
@@ -124,7 +124,7 @@ def _true(store: Watched) -> set[Entry]:
 
 
 def _others(store: Watched) -> Watched:
-    """Return the same files as another process reaches them."""
+    """Return a store of the same files, as in another process."""
     return Watched(cast(RemoteStore, open_store(store.root)))
 
 
@@ -145,7 +145,7 @@ def test_a_settled_sweep_is_listed_once(store: Watched, tmp_path: Path) -> None:
 def test_readers_see_each_write_even_if_the_writer_is_killed(
     store: Watched, tmp_path: Path, story: Callable[[SweepFolder], None]
 ) -> None:
-    """Readers look around every write; then again with a kill at each write."""
+    """Readers look before and after every write, then again with a kill at each write."""
     names = 0
 
     def once(kill: int) -> int:
