@@ -1,4 +1,4 @@
-"""What Slurm's answers mean, and how its backend goes by them."""
+"""What Slurm's answers mean, and what its backend does with them."""
 
 import contextlib
 import errno
@@ -95,7 +95,7 @@ def test_an_unreadable_line_of_the_queue_is_not_an_absent_job() -> None:
 
 
 class FakeSlurm(slurm_commands.Slurm):
-    """Records its calls; `answer` is what squeue prints."""
+    """A Slurm that records its calls; `answer` is what squeue prints."""
 
     def __init__(self, answer: str = "") -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def test_an_array_is_halved_until_it_fits(tmp_path: Path) -> None:
     backend = SlurmBackend(slurm, "sweep", str(tmp_path))
     slurm.room = 5
     jobs = [_job(token) for token in _tokens(8)]
-    for _ in range(3):  # it is not asked again at once
+    for _ in range(3):  # Slurm is not asked again at once
         with pytest.raises(slurm_commands.Full, match="AssocMaxSubmitJobLimit"):
             backend.submit(jobs)
     arrays = [[a for a in call if "--array" in a] for call in slurm.sent("sbatch")]
@@ -178,7 +178,7 @@ def test_an_array_is_halved_until_it_fits(tmp_path: Path) -> None:
 
 
 class Choosy(FakeSlurm):
-    """Refuses what asks for the QOS `tight`."""
+    """A Slurm that refuses jobs with the QOS `tight`."""
 
     refuses: type[Unreachable] = slurm_commands.Full
 
@@ -201,12 +201,12 @@ def test_jobs_refused_for_now_do_not_keep_others_out(
         with pytest.raises(refuses, match="QOSMaxSubmit"):
             backend.submit([_job(tight, qos="tight"), *map(_job, some)])
     tried = ["--qos=tight" in call for call in slurm.sent("sbatch")]
-    assert tried == [True, False, False]  # and it is left alone for a while
+    assert tried == [True, False, False]  # the refused job is not tried again for a while
     assert len(list(tmp_path.glob("slurm/*.json"))) == 2
 
 
 def test_an_unconfirmed_submission_is_not_repeated(tmp_path: Path) -> None:
-    """Also if squeue is so slow that an answer from before is still used."""
+    """Also if squeue is so slow that an earlier answer is still used."""
     first, second = _tokens(2)
     mark = Tables(str(tmp_path)).folder_hash
 
@@ -267,7 +267,7 @@ def test_silent_accounting_means_unreachable(tmp_path: Path) -> None:
     now = 100.0
     mark = Tables(str(tmp_path)).folder_hash
     accounting = Accounting(slurm, mark, lambda: now)
-    for _ in range(3):  # it is left alone for some seconds
+    for _ in range(3):  # sacct is not asked again for some seconds
         with pytest.raises(Unreachable, match="Problem talking"):
             accounting.over({TOKEN})
     assert len(slurm.sent("sacct")) == 1
@@ -336,7 +336,7 @@ def test_an_array_without_its_table_is_unreachable(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "is_over"),
     [
-        ("exit 229", True),  # ESLURM_ALREADY_DONE, of which scancel prints nothing
+        ("exit 229", True),  # ESLURM_ALREADY_DONE: scancel prints nothing
         ("echo 'scancel: error: on job id 7: Invalid job id specified' >&2; exit 1", True),
         ("echo 'scancel: error: Access/permission denied' >&2; exit 1", False),
     ],
@@ -453,7 +453,7 @@ def test_preflight_passes_on_the_refusal(tmp_path: Path, message: str) -> None:
     ("nodes", "passes"), [("gpu 0\ngpu 2", True), ("gpu 0", False), ("", False)]
 )
 def test_a_trial_waits_for_nodes_that_are_away(tmp_path: Path, nodes: str, passes: bool) -> None:
-    """With all nodes up the same message means that no node would do."""
+    """With all nodes up, the same message means that no node fits the job."""
     closed = slurm_commands.Closed("Requested node configuration is not available")
 
     class Away(FakeSlurm):

@@ -1,4 +1,4 @@
-"""What Slurm's commands are given and answer, and what follows when they fail."""
+"""Slurm's commands: their environment, their answers, and their errors."""
 
 import subprocess
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Answer = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None]:
-    """A function that sets the exit code, output and errors of programs by their arguments."""
+    """Return a function that sets exit code, output and errors of programs by their arguments."""
 
     def answer_with(answer: Answer) -> None:
         def run(argv: list[str], env: dict[str, str], **_: Any) -> object:
@@ -61,7 +61,7 @@ def test_refusals_for_good_and_passing_errors(
 def test_a_closed_partition_is_a_refusal_and_a_timeout_is_not(
     answers: Callable[[Answer], None],
 ) -> None:
-    """Only what was refused leaves no job behind."""
+    """Only a refused submission certainly leaves no job."""
     failed = "sbatch: error: Batch job submission failed: "
     errors = iter(["Required partition not available (inactive or drain)", "Socket timed out"])
     answers(lambda *_: (1, "", f"{failed}{next(errors)}"))
@@ -128,7 +128,7 @@ def test_down_nodes_count_only_in_the_jobs_partition(
     answers: Callable[[Answer], None], monkeypatch: pytest.MonkeyPatch, partition: str | None,
     variable: str | None, away: str, expected: bool,
 ) -> None:  # fmt: skip
-    """`away` are the partitions that have such; the default one has a star."""
+    """`away` are the partitions with down nodes; the default one has a star."""
 
     def nodes(argv: list[str], _: object) -> tuple[int, str, str]:
         named = argv[argv.index("-p") + 1] if "-p" in argv else None

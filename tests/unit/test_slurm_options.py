@@ -1,4 +1,4 @@
-"""What a sweep asks Slurm for, and what a job's environment becomes."""
+"""A sweep's options for Slurm, and the environment of a job."""
 
 import os
 from pathlib import Path
@@ -95,7 +95,7 @@ def test_an_environment_beside_the_sweep_is_private_and_collected(
     assert list(environment_cleanup.unused_files(but=str(sweep))) == []
     assert list(environment_cleanup.unused_files()) == [str(place)]
     environment_file.forget(str(place))
-    # Nothing of the sweep is there: its disk may be away.
+    # No file of the sweep is there: its disk may not be mounted.
     assert list(environment_cleanup.unused_files()) == []
     (place.parent / "lock").touch()
     assert list(environment_cleanup.unused_files()) == [str(note)]

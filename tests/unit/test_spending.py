@@ -1,4 +1,4 @@
-"""What a sweep has used never becomes less, and is asked of whoever knows it."""
+"""The usage of a sweep never decreases; outcomes, usage files and heartbeats tell it."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def used(tokens: int) -> dict[str, Any]:
 
 
 class Sweep:
-    """A recorded sweep, and what its launcher knows of it."""
+    """A recorded sweep, and its launcher's view of it."""
 
     def __init__(self, made: Any) -> None:
         self.made = made
@@ -208,7 +208,7 @@ def test_known_spending_counts_while_the_record_is_away(tmp_path: Path) -> None:
 
 
 def test_nothing_starts_while_an_accounts_spending_is_unreadable(tmp_path: Path) -> None:
-    """What can be read, and what this sweep has used, still counts."""
+    """Readable spending, and that of this sweep, still counts."""
     accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("first", 300)
     assert accounts.reached(first) is None
@@ -225,7 +225,7 @@ def test_nothing_starts_while_an_accounts_spending_is_unreadable(tmp_path: Path)
     assert accounts.spent("second") == 500
     for name in "0", "z":
         (folder / f"{name}.json").unlink()
-    spent_file.write_text("{")  # of a launcher before us: it is not written over
+    spent_file.write_text("{")  # by an earlier launcher: it is not overwritten
     again = accounts.driving(first[0])
     message = r"cannot report this sweep's spending to the account: .*damaged"
     with pytest.raises(Unreachable, match=message):
@@ -245,7 +245,7 @@ def test_the_last_spending_is_reported_when_a_launcher_ends(tmp_path: Path) -> N
     assert accounts.reached(first) is None
     event = made.folder / "state" / run / "1.failed.json"
     event.write_text(json.dumps({"schema": 1, "time": "2026-11-22T12:00:00Z", "usage": used(999)}))
-    assert sweep.reached(spending) is None  # a moment after the last time: it is not told yet
+    assert sweep.reached(spending) is None  # too soon after the last report: not reported yet
     assert accounts.spent("first") == 999
     assert second[0].reached(second[1]) is None
     spending.end()

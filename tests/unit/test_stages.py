@@ -1,4 +1,4 @@
-"""A sweep with stages: what waits for what, what is taken, and launchers that are killed."""
+"""A sweep with stages: which runs wait, which are taken, and launchers that are killed."""
 
 import json
 import random
@@ -31,7 +31,7 @@ _METRIC = {"name": "loss", "goal": "minimize"}
 
 
 def stages(lrs: tuple[int, ...] = (3, 1, 2), **more: Any) -> dict[str, Any]:
-    """Return stages: from the best of the first, from each of the second, and from the base."""
+    """Return stages: `dpo` continues the best of `sft`; `eval` takes each of `dpo` and the base."""
     of = {"state": "${sft.checkpoint.state}", "lr": "${sft.lr}"}
     sft = {"command": ["t"], "base": {"model_name": "m"}, "grid": {"lr": list(lrs)}, "seeds": 2}
     grid: dict[str, Any] = {
@@ -130,7 +130,7 @@ def test_a_run_starts_as_soon_as_its_parent_is_done(make: Make) -> None:
     grid["dpo"]["from"]["take"] = "each"
     made = make(grid, max_parallel=1)
     made.drive_until_submitted(4)
-    # The deepest that can start goes first: the base's evaluation, then along one chain.
+    # The deepest run that can start goes first: the base's evaluation, then along one chain.
     assert made.submitted() == [
         "eval/base",
         "sft/lr=3,seed=0",
@@ -154,7 +154,7 @@ def test_a_stage_has_its_own_limits_retries_and_environment(make: Make) -> None:
             made.failing = {"dpo/beta=1"}
         made.work()
         made.clock.sleep(10)
-    assert exit_code(summary) == 4  # what continues from the one that failed is held back
+    assert exit_code(summary) == 4  # children of the failed run are held back
     assert made.submitted().count("sft/lr=3,seed=0") == 2
     assert made.submitted().count("dpo/beta=1") == 1
     assert (most["sft"], most["dpo"]) == (2, 2)
@@ -225,7 +225,7 @@ def test_a_choice_waits_for_cancelled_runs(make: Make) -> None:
         "held back: 2 runs of dpo and 2 runs of eval wait for the best of sft, of which"
         " sft/lr=3,seed=0 and 1 more were cancelled",
     )
-    made.record_stages(stages((1, 2)))  # without them in the grid it goes on
+    made.record_stages(stages((1, 2)))  # without them in the grid, the sweep continues
     assert exit_code(made.drive()) == 0
     assert made.config("dpo/beta=1")["lr"] == 1
 
@@ -281,7 +281,7 @@ def test_a_relaunch_with_more_cells_runs_only_what_is_new(make: Make) -> None:
     summary = made.drive()
     assert made.submitted()[len(before) :] == ["sft/lr=5,seed=0", "sft/lr=5,seed=1"]
     assert exit_code(summary) == 0 and not any(run.retired for run in made.plan.runs)
-    made.record_stages(stages((3, 1, 2, 5, 0)))  # better: it has children of its own
+    made.record_stages(stages((3, 1, 2, 5, 0)))  # better: it gets new children
     assert exit_code(made.drive()) == 0
     assert len(made.backend.submitted) == len(set(made.backend.submitted))
     fresh = made.backend.submitted[len(before) + 2 :]
@@ -304,7 +304,7 @@ def test_a_launcher_killed_twenty_times_makes_the_same_runs_once(
     struck: list[str] = []
     rng = random.Random(7)
     while len(struck) < 20 or not any("/chosen/" in what for what in struck):
-        # Killed before its first write it would never get anywhere; after it, it always does.
+        # A kill before each first write would prevent all progress; a kill after it does not.
         last = 1 if kind is Kind.KILL_AFTER else rng.randrange(1, 4)
         faults = Faults(at_write(last, kind))
         store, backend = FaultyStore(made.store, faults), FaultyBackend(made.backend, faults)

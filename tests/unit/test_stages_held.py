@@ -1,4 +1,4 @@
-"""Stages that are held back, cancelled, moved or get fewer runs: all come to an end."""
+"""Stages that are held back, cancelled, moved or get fewer runs: every sweep ends."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_two_equal_stages_have_their_own_runs(make: Make) -> None:
 
 
 def _chain(grid: dict[str, Any]) -> dict[str, Any]:
-    """Return the grid with another two stages below the second."""
+    """Return the grid with a chain of three stages after `dpo`."""
     state = {"state": "${from.checkpoint.state}"}
     grid["eval"] = _after("dpo", "each", base=state)
     grid["third"] = _after("eval", "each", base=state)
@@ -176,7 +176,7 @@ def test_runs_created_during_a_cancel_are_cancelled(make: Make) -> None:
     made = make(max_parallel=1)
     scheduler = made.scheduler()
     made.drive_until_submitted(7, scheduler)
-    scheduler.step()  # the choice: one of its two is submitted
+    scheduler.step()  # the choice is made; one of its two runs is submitted
     assert len(made.backend.submitted) == 8
     ask_cancel(made.folder, "somebody")
     scheduler.step()
@@ -286,7 +286,7 @@ def test_a_missing_baseline_sweep_is_reported(make: Make) -> None:
 
 
 def _ends(made: Pipeline, name: str, **more: object) -> None:
-    """Give the checkpoint of a run an end, as its record has it."""
+    """Replace the checkpoint record of a run; `more` sets when it expires."""
     run = made.id_of(name)
     record = {"name": "10", "state_path": f"tinker://{run}/weights/10", **more}
     path = f"{made.folder.log_path(run, 1)}/checkpoints.jsonl"

@@ -62,7 +62,6 @@ def test_a_newer_attempt_decides(events: list[tuple[int, Event]]) -> None:
     assert (state.state, state.attempt) == (State.RUNNING, 9)
 
 
-# What must have happened to an attempt before an event can; a worker records one outcome.
 TRANSITIONS: dict[State, frozenset[State]] = {
     # A worker may claim, and even end, before its launcher's acknowledgement is written.
     State.PLANNED: frozenset(
@@ -76,14 +75,15 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.LOST: frozenset(State) - {State.PLANNED, State.LOST},
     State.PREEMPTED: frozenset({State.SUBMITTED, State.RUNNING, State.FAILED, State.CANCELLED}),
     State.FAILED: frozenset({State.SUBMITTED, State.RUNNING, State.CANCELLED, State.SUCCEEDED}),
-    # A retry takes a cancel back: the run is again what it was without it. And a worker that was
-    # thought lost, or whose launcher had just opened the attempt, may tell what it has done.
+    # A retry undoes a cancel. A worker that was thought lost, or whose launcher had just opened
+    # the attempt, may still record its outcome.
     State.CANCELLED: frozenset(State) - {State.CANCELLED},
     State.SUCCEEDED: frozenset(),
 }
-"""Which state may follow which as events arrive. The launcher's word that a job failed can be
-outweighed by the worker's own `succeeded` for the same attempt, never the other way round."""
+"""The states that may follow each state as events arrive. A worker's `succeeded` overrides the
+launcher's `failed` of the same attempt, never the other way round."""
 
+# The events of which one must precede each event of an attempt.
 CAUSES = {
     Event.SUBMITTED: {Event.INTENT},
     Event.CLAIMED: {Event.INTENT},
@@ -135,13 +135,13 @@ def test_file_names_of_events_are_parsed() -> None:
 def test_when_a_run_is_finished(
     events: set[tuple[int, Event]], retries: int, finished: bool, retired: bool
 ) -> None:
-    """`retired`: the same of a run that the grid has no more."""
+    """`retired`: the same of a retired run."""
     assert is_finished(events, retries) == finished
     assert is_finished(events, retries, retired=True) == retired
 
 
 def test_only_again_restarts_a_run_after_a_success() -> None:
-    """A `retry` must not train a run twice that has succeeded after all; `again` does."""
+    """A `retry` must not repeat a run that has succeeded after all; `again` does."""
     events = {(1, Event.CLAIMED), (1, Event.LOST), (1, Event.RETRY), (1, Event.SUCCEEDED)}
     assert not wants_attempt(events, 3) and is_finished(events, 3)
     again = events | {(1, Event.AGAIN)}
@@ -152,6 +152,6 @@ def test_only_again_restarts_a_run_after_a_success() -> None:
     assert not wants_attempt(begun, 0) and begun_anew(begun, 2) == 2
     over = begun | {(2, Event.SUCCEEDED)}
     assert not wants_attempt(over, 0) and is_finished(over, 0)
-    # A retry after a failure of the second attempt may use that one's files, and no older ones.
+    # A retry after the second attempt failed may use that attempt's files, but no older ones.
     assert begun_anew(begun | {(2, Event.FAILED), (3, Event.INTENT)}, 3) == 2
     assert begun_anew(events, 2) == 1

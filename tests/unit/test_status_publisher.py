@@ -12,7 +12,7 @@ from sweeper.sweep.states import Event
 
 @pytest.fixture
 def running(make_scene: Callable[..., Any]) -> Any:
-    """Three runs, two at once; `run_steps` runs the launcher for some steps."""
+    """Return a scene of three runs, two at once; `run_steps` runs its launcher for some steps."""
     scene = make_scene(3)
 
     left = [0]
@@ -104,7 +104,6 @@ def test_states_are_described_in_words() -> None:
 
 
 def test_a_full_disk_of_the_log_does_not_end_the_launcher(running: Any) -> None:
-    """A full disk, where the launcher's own log lies too."""
 
     def refuse(_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -126,7 +125,7 @@ def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -
             scene.worker(scene.ids[0], 1, Event.RETRY)
 
     def last_look(call: str) -> None:
-        """What was judged is recorded at the last look for alarms, for the next launcher."""
+        """Call `finishing` when the launcher records its last look for alarms."""
         if call == f"store.replace {scene.folder.judged}" and not times:
             finishing()
 
@@ -148,7 +147,7 @@ def test_a_table_is_cut_to_fit_the_screen() -> None:
     table = [f"\x1b[1mx={n}\x1b[0m running" for n in range(9)]
     below = ["", "many: 9 running", "held: " + "why " * 4, "alarm: x=1: " + "nan " * 20]
     whole = fitted([*table, *below], 20, 14)
-    assert whole[:9] == table  # what a terminal is told takes no room
+    assert whole[:9] == table  # escape sequences take no room
     rest = ["", "many: 9 running", "held: why why why wh", "y ", "alarm: x=1: nan nan "]
     assert whole[9:] == rest
     assert fitted([*table, *below], 20, 9) == [*table[:3], "...", *rest]

@@ -1,4 +1,4 @@
-"""What a step's time is spent on, by the metrics of our recipes and of tinker-cookbook."""
+"""How a step spends its time, by the metrics of our recipes and of tinker-cookbook."""
 
 import json
 from pathlib import Path

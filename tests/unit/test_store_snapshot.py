@@ -1,4 +1,4 @@
-"""A snapshot of a remote store: few requests, many at once, and as of one moment."""
+"""A snapshot of a remote store: few requests, many at once, and the state of one moment."""
 
 import uuid
 from collections import Counter
@@ -186,7 +186,7 @@ def test_contents_are_cached_until_the_file_changes(
 
 @pytest.fixture
 def sweep(store: Counted) -> SweepFolder:
-    """A sweep of finished runs."""
+    """Write a sweep of finished runs."""
     plan = (
         b'{"schema": 1, "name": "s", "metric": {"name": "x", "goal": "minimize"}, "recipe": {}, '
         b'"launch": {}, "axes": {}, "runs": [%s]}'

@@ -1,4 +1,4 @@
-"""From the spool into a store: each byte once in parts and once whole, whatever goes wrong."""
+"""From the spool into a store: each byte once in parts and once whole, despite faults."""
 
 import json
 import os
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("no_sync")
 
 
 class Recipe:
-    """Writes into a spool as a recipe does."""
+    """A stand-in for a recipe that writes into a spool."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.store = LocalStore(str(tmp_path / "store"))
@@ -74,7 +74,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 class Counting:
-    """Counts the calls of a store, and the bytes that go up and down."""
+    """A store that counts its calls, its reads, and the uploaded bytes."""
 
     def __init__(self, store: LocalStore) -> None:
         self.up, self.down, self.calls = 0, 0, 0
@@ -190,7 +190,7 @@ def test_a_sync_interrupted_at_any_call_is_completed(tmp_path: Path, fault: Faul
                 sync.step()
             except StoreError:
                 pass
-            except Killed:  # another takes it from there, and knows nothing of what was sent
+            except Killed:  # a new sync continues without knowing what was sent
                 sync = recipe.sync(fresh=False)
                 continue
             seen = recipe.readable()
@@ -325,7 +325,7 @@ def test_files_of_a_dead_worker_are_recovered(remote: Remote, tmp_path: Path) ->
     home = str(tmp_path / "home")
     spool, syncing, folder = _attempt(remote, home, 1)
     _write(folder, 9)
-    assert spooling.recover(remote, spool) == 0  # it lives
+    assert spooling.recover(remote, spool) == 0  # the worker is alive
     del syncing
     _let_go(spool)
     assert [names for _, _, names in spooling.spools(home)] == [["s"]]
@@ -385,7 +385,7 @@ def test_a_successful_run_leaves_no_copies(remote: Remote, tmp_path: Path) -> No
     _, syncing, folder = _attempt(remote, str(tmp_path / "home"), 1)
     _write(folder, 3)
     syncing.forget(succeeded=True)
-    assert folder.exists()  # it has not arrived
+    assert folder.exists()  # the files are not in the store yet
     syncing.finish(lambda: True, 1.0)
     syncing.forget(succeeded=True)
     assert not folder.exists()

@@ -55,7 +55,7 @@ def remote(tmp_path: Path, no_sync: None) -> Refusing:
 
 @pytest.fixture
 def begin(remote: Refusing, tmp_path: Path) -> Begin:
-    """A function that begins an attempt with several files whose worker is dead."""
+    """Return a function that begins an attempt with several files whose worker is dead."""
 
     def begin(run: str = RUN) -> tuple[SweepFolder, Sync, Syncing]:
         sweep = SweepFolder(remote, "s")
@@ -87,10 +87,10 @@ ALL = {"a.png", "b.png", "c.png", "metrics.jsonl", "checkpoints.jsonl"}
 def test_a_refused_file_does_not_hold_up_others(remote: Refusing, begin: Begin) -> None:
     remote.words = (".png",)
     _, sync, _ = begin()
-    for _ in range(3):  # three in a row may be an outage: what was not tried comes first then
+    for _ in range(3):  # three failures in a row may be an outage; untried files then come first
         with pytest.raises(StoreError, match=r"a\.png: not allowed"):
             sync.finish()
-    assert _names(remote) == {"metrics.jsonl"}  # a checkpoint vouches for all before it
+    assert _names(remote) == {"metrics.jsonl"}  # a checkpoint comes only after all other files
     assert sync.missing is not None
     assert sync.missing.endswith("a.png: not allowed (and 2 more files)")
     with pytest.raises(StoreError):
@@ -106,7 +106,7 @@ def test_a_refused_file_does_not_hold_up_others_during_the_run(
 ) -> None:
     remote.words = ("a.png",)
     _, sync, _ = begin()
-    sync.step()  # nothing has kept still yet
+    sync.step()  # no file counts as unchanged yet
     for _ in range(2):
         with pytest.raises(StoreError):
             sync.step()
@@ -177,7 +177,7 @@ def test_a_refused_file_of_a_dead_worker_does_not_hold_up_others(
     where = spool.store.root
     assert lines[0].startswith(f"s: files of attempt 1 of run {RUN} stay in {where}: ")
     folder = SweepFolder(remote, "s")
-    spooling.arrange(folder, RUN, 2, str(tmp_path / "home"), resume=True)  # it can go on
+    spooling.arrange(folder, RUN, 2, str(tmp_path / "home"), resume=True)  # attempt 2 can start
     remote.words = ("s/",)
     with pytest.raises(StoreError):
         spooling.recover(remote, spool)

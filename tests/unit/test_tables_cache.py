@@ -1,4 +1,4 @@
-"""The cache: never stale, never mixed, safe to lose, and only what is new is read."""
+"""The cache: never stale, never mixed, safe to lose, and only new bytes are read."""
 
 import json
 import os
@@ -62,7 +62,7 @@ class Desk:
         reader, files = Reader(Folder(self.store.root, self.cache, self.clock)), self.files()
         columns = reader.columns(files, PATH, keys)
         if writer := reader.cache(files):
-            writer.flush()  # however little it is
+            writer.flush()  # even if it is little
         cache.wait_for_writers()
         self.parsed = reader.parsed
         assert columns is not None
@@ -72,7 +72,7 @@ class Desk:
         return Files(self.store, "runs")
 
     def rows(self) -> int:
-        """The whole lines that there are."""
+        """Return the number of complete lines."""
         return self.file.read_bytes().count(b"\n")
 
     def values(self, key: str = "a") -> list[float]:
@@ -101,7 +101,7 @@ def test_only_new_bytes_are_parsed(desk: Desk):
     columns = desk.columns()
     assert (columns.rows, columns.torn, columns.column("a")[-1]) == (2001, 1, 7)
     assert desk.parsed < 5000 < size
-    desk.add(', "late": 9}\n', age=False)  # the torn line was only being written
+    desk.add(', "late": 9}\n', age=False)  # completes the torn line
     columns = desk.columns()
     assert (columns.rows, columns.torn, columns.column("late")[-1]) == (2002, 0, 9)
     assert desk.parsed < 5000
@@ -141,7 +141,7 @@ def test_a_rewritten_file_is_read_again(
 
 def test_a_file_rewritten_within_a_clock_tick_is_read_again(desk: Desk):
     desk.later = 0
-    for value in range(100, 200):  # several of them within a tick
+    for value in range(100, 200):  # several writes within a tick
         desk.file.write_text(lines({"step": 0, "a": value}))
         assert desk.values() == [value]
 
@@ -259,8 +259,8 @@ def test_the_index_forgets_changed_and_very_new_files(desk: Desk, tmp_path: Path
     desk.later = 2 * MOMENT
     assert [recall(), recall()] == [3, 3]
     file.read_text()
-    assert recall() == 3  # looking at a file changes nothing
-    assert [recall("2"), recall("2")] == [4, 4]  # as old and large, but another
+    assert recall() == 3  # reading the file changes nothing
+    assert [recall("2"), recall("2")] == [4, 4]  # another name, with the same time and size
     os.utime(file, ns=(OLD, OLD))
     assert [recall("2"), recall("2")] == [5, 5]
     file.unlink()
@@ -283,5 +283,5 @@ def test_changed_parts_on_this_machine_are_read_again(desk: Desk):
     assert desk.values() == [5.0, 2.0]
     desk.later = -MOMENT
     part.write_bytes(first)
-    for _ in range(2):  # just now: not believed
+    for _ in range(2):  # changed just now: not cached
         assert desk.values() == [1.0, 2.0] and desk.parsed > 0

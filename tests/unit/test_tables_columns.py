@@ -44,7 +44,7 @@ files = st.builds(
 
 
 def as_rows(columns: Columns) -> list[dict[str, Any]]:
-    """Columns as the rows they were."""
+    """Return columns as rows."""
     made: list[dict[str, Any]] = [{} for _ in range(columns.rows)]
     for key, column in columns.values.items():
         for row, (number, there) in enumerate(zip(column.tolist(), present(column), strict=True)):

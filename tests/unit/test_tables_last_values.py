@@ -1,4 +1,4 @@
-"""The last number of a file without parsing it all: right, or left to the parser."""
+"""The last number of a file without parsing all of it: correct, or left to the parser."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Many files in few segments of the cache: as if each were read by itself."""
+"""Many files in few segments of the cache are read as if each were separate."""
 
 import json
 import os
@@ -50,7 +50,7 @@ class Desk:
         return Reader(Folder(self.store.root, self.cache, lambda: time.time_ns() + hour))
 
     def keep(self, reader: Reader, files: Files) -> None:
-        """Write what was read, however little it is."""
+        """Write what was read to the cache, even if it is little."""
         writer = reader.cache(files)
         assert writer is not None
         writer.flush()
@@ -73,7 +73,7 @@ class Desk:
 
 
 def plain(columns: Columns | None) -> object:
-    """All there is to columns, as values that can be compared."""
+    """Return all contents of columns as values that can be compared."""
     if columns is None:
         return None
     values = {
@@ -114,7 +114,7 @@ def test_a_changed_file_of_a_segment_is_read_again(desk: Desk):
     text = '{"step": 0, "a": 9.5}\n{"step": 1, "a": 8}\n'
     desk.write("plain", text, OLD + 1)
     assert desk.read() == desk.alone()
-    desk.write("plain", text.replace("9", "7"), OLD + 1)  # as long, and with its time put back
+    desk.write("plain", text.replace("9", "7"), OLD + 1)  # with the same size and time
     assert desk.read() == desk.alone()
     assert desk.read(["a"]) == desk.alone(["a"])
     (desk.folder / "runs" / "odd" / "metrics.jsonl").unlink()

@@ -1,4 +1,4 @@
-"""Rollout summaries read quickly: the very rows that reading record by record gives."""
+"""Rollout summaries read quickly: the same rows as reading record by record."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def record(rng: random.Random, turns: int = 1, awkward: float = 0.0) -> dict[str
 
 
 def by_record(files: list[tuple[SummaryFile, bytes]]) -> tuple[list[dict[str, str]], list[int]]:
-    """Rows as `flat` makes them, with their texts; and what could not be read of each file."""
+    """Return rows as `flat` makes them, with their texts, and the unreadable lines per file."""
     rows: list[dict[str, str]] = []
     bad: list[int] = []
     for file, data in files:

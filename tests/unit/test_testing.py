@@ -37,7 +37,7 @@ def test_each_fault_of_a_create_does_what_it_says(
     assert plain.exists("a") is written
     assert faults.calls == ["store.create a"]
     assert faults.struck == [(1, fault, "store.create a")]
-    store.create("b", b"2")  # the next call is none of its business
+    store.create("b", b"2")  # the next call is not affected
     assert plain.read("b") == b"2"
 
 

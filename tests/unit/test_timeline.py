@@ -10,7 +10,7 @@ from sweeper.cli import main
 
 @pytest.fixture
 def spans(tmp_path, capsys):
-    """The spans of a sweep's runs by name, from the exported file."""
+    """Return a function that exports a sweep and returns the spans of its runs by name."""
 
     def export(sweep):
         sweep.save()
