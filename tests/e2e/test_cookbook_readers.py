@@ -19,7 +19,7 @@ STEPS, GROUPS, SIZE, HELD_OUT, LOGGED = 3, 4, 5, 6, 2
 
 @pytest.fixture(scope="module")
 def folder(recipes, tmp_path_factory):
-    """A run of each recipe."""
+    """Return a folder with a run of each recipe."""
     if not COOKBOOK.exists():
         pytest.skip("tinker-cookbook is not installed: `make cookbook` gets it")
     root = tmp_path_factory.mktemp("runs")
@@ -33,7 +33,7 @@ def folder(recipes, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(folder):
-    """Return what the readers make of the runs."""
+    """Return what tinker-cookbook's readers read from the runs."""
     script = ROOT / "tests" / "support" / "read_with_cookbook.py"
     done = subprocess.run(
         [COOKBOOK, script, folder],
@@ -97,12 +97,12 @@ def test_transcripts_are_what_cookbook_s_logtree_draws_of_these_episodes(runs):
 
 WRITER = ROOT / "tests" / "support" / "write_eval_store.py"
 TABLE = {"base": (0, 1), "000010": (1, 2), "final": (2, 3)}
-"""The right answers of four to gsm8k and ifeval, by checkpoint."""
+"""Right answers out of four for gsm8k and ifeval, by checkpoint."""
 
 
 @pytest.fixture(scope="module")
 def eval_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the evaluations of three checkpoints."""
+    """Return a store with evaluations of three checkpoints."""
     if not COOKBOOK.exists():
         pytest.skip("tinker-cookbook is not installed: `make cookbook` gets it")
     folder = tmp_path_factory.mktemp("evals")
@@ -111,7 +111,7 @@ def eval_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_store(root: str, capsys: pytest.CaptureFixture[str], out: Path) -> None:
-    """Check that runs, checkpoints, scores and items of the store are read whole."""
+    """Assert that runs, checkpoints, scores and items of the store are read completely."""
     registry = Registry(root, cache=False)
     records = registry.records()
     assert {record["state"] for record in records} == {"succeeded"}

@@ -1,4 +1,4 @@
-"""Weights of a winner as PEFT and transformers load them, and pushed to a stand-in of the hub."""
+"""A winner's weights as PEFT and transformers load them, and pushed to a stand-in for the hub."""
 
 import json
 import os
@@ -31,7 +31,7 @@ TOKENS = [*range(3, 131), 256, 258, 65, 65, 10]
 
 
 def _engine_logits(home: str, address: str, *, trained: bool = True) -> Any:
-    """Return the logits that the engine's network computes from a checkpoint of its own."""
+    """Return the logits of the engine's network for one of its checkpoints."""
     checkpoint = checkpoints.Vault(paths.checkpoints(home)).load(checkpoints.parse(address))
     model = usual_models(home).get(checkpoint.base)
     scale = checkpoint.config.scale if trained else 0.0
@@ -94,7 +94,7 @@ LARGE = "adapter_model.safetensors"
 
 @pytest.fixture
 def hub() -> Iterator[Any]:
-    """The stand-in for the hub, `Hub` of `tests/support/hub.py`: `good` is the token of `me`."""
+    """Yield the stand-in for the hub (`tests/support/hub.py`). `good` is the token of `me`."""
     made = hubs.Hub({"good": "me", "other": "you"})
     with hubs.serve(made):
         yield made
@@ -114,7 +114,7 @@ def _same(repo: Any, target: Path) -> bool:
 
 
 def test_a_folder_is_pushed_and_pushed_again(taught: Any, hub: Any, tmp_path: Path) -> None:
-    """To a new private repository, unchanged, and beside another program's files."""
+    """Into a new private repository. An equal push adds no commit; other files stay."""
     target = tmp_path / "winner"
     done = taught(*_pushing(target, "--json"), **_at(hub))
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What runs use of a service is counted to the token; a budget stops a sweep that has used it."""
+"""What runs use of a service is counted to the token. A budget stops a sweep that exceeds it."""
 
 import json
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def test_the_meter_agrees_with_the_service(
     assert {line["user_metadata"]["mine"] for line in ours} == {"kept"}
     runs = {run["id"] for run in json.loads(shell.run("ls", "whole", "--json"))["runs"]}
     assert {line["user_metadata"]["sweeper_run"] for line in ours} == runs
-    # The service shows sweeper's names, and `show` has the service's sessions.
+    # The service shows sweeper's names, and `show` lists the service's sessions.
     assert {line["display_name"] for line in ours} == {"whole/seed=0", "whole/seed=1"}
     for seed in (0, 1):
         attempt = json.loads(shell.run("show", f"whole/seed={seed}", "--json"))["attempts"][0]
@@ -145,7 +145,7 @@ def test_a_budget_stops_a_sweep_and_a_larger_one_continues_it(shell: Shell) -> N
     assert not {"running", "failed"} & {run["state"] for run in stopped["runs"]}
     used = total(shell, "capped")
     assert used["steps"] < needed["steps"]
-    # Launched again as it is, nothing starts.
+    # A relaunch with the same budget starts nothing.
     shell.run("launch", "capped.yaml", "--budget", half, "--wait", code=4)
     assert total(shell, "capped") == used
     shell.run("launch", "capped.yaml", "--budget", "tokens=1e9", "--wait")
@@ -176,7 +176,7 @@ launch: {{backend: local, max_parallel: 1}}
 
 
 def test_a_budget_stops_commands_by_what_they_record(shell: Shell) -> None:
-    """As `sweeper costs` counts them. Before, such a budget was ignored without a word."""
+    """The tokens in their metrics files count, as in `sweeper costs`."""
     (shell.folder / "command.py").write_text(COMMAND)
     (shell.folder / "cmd.yaml").write_text(COMMANDS.format(name="cmd"))
     output = shell.run("plan", "cmd.yaml", "--budget", "tokens=15000")

@@ -1,4 +1,4 @@
-"""`sweeper data`: what a run would train on, before it costs anything."""
+"""`sweeper data` shows what a run would train on."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ TOOL = {
 
 
 def asks(number):
-    """A call of the tool, in OpenAI's form."""
+    """Return a tool call in OpenAI's form."""
     function = {"name": "add", "arguments": json.dumps({"x": f'{number} "and" 1'})}
     return [{"id": "c1", "type": "function", "function": function}]
 
@@ -90,7 +90,7 @@ def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
 
 
 def test_what_is_shown_is_what_reaches_the_service(recipes, tmp_path, capsys):
-    """For each part of conversations with tools, thoughts and marks that can be learned."""
+    """For every `train_on_what`, in conversations with tools, thoughts and marks."""
     data = tmp_path / "talks.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in TALKS))
     base = {"data": str(data), "test_size": 1, "batch_size": 20}
@@ -111,7 +111,7 @@ def test_what_is_shown_is_what_reaches_the_service(recipes, tmp_path, capsys):
         for example in shown["examples"]:
             first, learned = trained["".join(text for text, _ in example["parts"])]
             marked = "".join(text for text, is_trained in example["parts"] if is_trained)
-            # Nothing predicts the first token, so it is no target.
+            # The first token has no context, so it is not a target.
             assert (marked.removeprefix(first) if learn == "all_tokens" else marked) == learned
             assert "<think>\nthat is easy\n</think>" in marked
             assert marked.count("<tool_call>") in CALLS[learn]
@@ -121,7 +121,7 @@ CALLS = {
     "all_assistant_messages": (1, 2), "last_assistant_turn": (1,), "last_assistant_message": (0,),
     "all_tokens": (2,), "customized": (0, 1),
 }  # fmt: skip
-"""How many calls an example trains; the first one of each talk is marked."""
+"""Possible numbers of trained calls in an example; the first call of each talk is marked."""
 
 
 def test_what_is_left_out_is_counted(tmp_path, capsys):

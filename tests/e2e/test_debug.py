@@ -36,7 +36,7 @@ GRID = "name: g\nservice: none\ngrid: {x: [1, 2]}\n"
 
 
 class Debugged:
-    """A folder with two grids, and what is typed in the pane of a run."""
+    """A folder with two grids, and functions that type into a run's pane."""
 
     def __init__(self, folder: Path, socket: str) -> None:
         self.shell = Shell(folder, "tmux")
@@ -72,7 +72,7 @@ def test_a_recipe_stops_at_its_first_line_and_where_it_fails(debugged: Debugged)
     assert "sweeper attach g-debug" in debugged.shell.run("launch", "g.yaml", "--debug", "x=2")
     pane = "g-debug:=x=2"
     debugged.says("-> import chz", pane)
-    debugged.type("q1 = 40", pane)  # q and digits are typed
+    debugged.type("q1 = 40", pane)  # q and digits reach pdb
     debugged.type("c", pane)
     debugged.says("y is 14", pane)
     debugged.says("ValueError: no such x", pane)
@@ -82,8 +82,9 @@ def test_a_recipe_stops_at_its_first_line_and_where_it_fails(debugged: Debugged)
     debugged.ends("g-debug", State.FAILED)
     logged = debugged.shell.run("logs", "g-debug")
     assert "y is 14" in logged and "1002" in logged
-    assert not (debugged.folder / "sweeps" / "g").exists()  # no run of the grid's own sweep
-    # Once more, to its end: another sweep.
+    # A debug run does not create the grid's sweep.
+    assert not (debugged.folder / "sweeps" / "g").exists()
+    # Debug again, to the end: another sweep.
     debugged.shell.run("launch", "g.yaml", "--debug", "x=1")
     debugged.says("-> import chz", "g-debug-2:=x=1")
     debugged.type("c", "g-debug-2:=x=1")

@@ -1,4 +1,4 @@
-"""Verbs that are given no sweep, launches that join a launcher at work, and what they say."""
+"""Verbs without a sweep, launches while a launcher is at work, and their messages."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two sweeps; `late` was launched last, and one of its runs is planned."""
+    """Change to a folder with two sweeps. `late` was launched last and has a planned run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SWEEPER_ROOT", raising=False)
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
@@ -51,7 +51,7 @@ def test_the_runs_of_a_sweep_may_follow_flags(capfd: Captured) -> None:
 
 @pytest.mark.parametrize("verb", ["pause", "retry", "resume", "stop"])
 def test_verbs_that_change_a_sweep_guess_none(here: Path, verb: str, capfd: Captured) -> None:
-    """They take the only one; `pause` and `stop` also the only one that is at work."""
+    """They take the only sweep; `pause` and `stop` also the only one with a launcher."""
     assert main([verb]) == 2
     assert "name one of the sweeps: early, late" in capfd.readouterr().err
     if verb == "pause":
@@ -71,7 +71,7 @@ def test_no_windows_are_looked_for_where_a_backend_has_none(here: Path, capfd: C
 
 
 def test_a_report_says_that_open_runs_will_not_start(here: Path, capfd: Captured) -> None:
-    """ "Let the open run finish" would be advice to wait for ever."""
+    """The advice "let the open run finish" would be wrong."""
     assert main(["analyze", "late", "--no-pictures"]) == 0
     output = " ".join(capfd.readouterr().out.split())
     assert "1 open run, but no launcher is running: no runs are started until `sweeper" in output

@@ -1,4 +1,4 @@
-"""`sweeper doctor --service`, and what `plan` asks the service, against the real engine."""
+"""`sweeper doctor --service` and the requests of `plan`, against the real engine."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_each_step_is_measured_and_its_findings_shown(shell: Any) -> None:
     assert document["error"] is None
     assert "tiny/qwen3" in {model["model_name"] for model in document["models"]}
     del shell.environment["TINKER_API_KEY"]
-    assert "the service works" in shell.run("doctor", "--service")  # the engine
+    assert "the service works" in shell.run("doctor", "--service")  # tries the engine
 
 
 def test_a_model_that_is_not_there_is_named_before_any_run_starts(shell: Any) -> None:

@@ -1,4 +1,4 @@
-"""`sweeper doctor --try`: a real job goes the whole way, on real backends and on stand-ins."""
+"""`sweeper doctor --try`: a real job runs to its end, on real backends and on stand-ins."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def _steps(document: dict[str, Any]) -> list[str]:
 
 
 def _leftovers(shell: Any) -> list[Path]:
-    """Return what a trial keeps in the home while it runs."""
+    """Return the files of a trial in the home, which exist while it runs."""
     home = Path(shell.environment["SWEEPER_HOME"])
     return [*home.glob("environments/*.json"), *home.glob("trials/*")]
 
@@ -98,7 +98,7 @@ def on_kube(tmp_path: Path, kube: Any, s3_root: str) -> Any:
 
 def _nothing_is_left(shell: Any, kube: Any) -> None:
     assert not list(open_store(shell.root).names(""))
-    shell.until(lambda: not kube.things["jobs"])  # their deletion is answered before it is done
+    shell.until(lambda: not kube.things["jobs"])  # the platform answers before it deletes them
 
 
 def test_kubernetes(on_kube: Any, kube: Any) -> None:
@@ -125,7 +125,7 @@ def test_an_image_without_sweeper(on_kube: Any, kube: Any, tmp_path: Path) -> No
     grid = on_kube.folder / "mine.yaml"
     grid.write_text(grid.read_text().replace(sys.executable, str(bare / "bin" / "python")))
     document = _tried(on_kube, "--grid", "mine.yaml", code=6)
-    # The line is cut where it is long, as with the path of an interpreter.
+    # A long line is cut, for example one with the path of an interpreter.
     assert "Error while finding module specification for 'sweep" in document["error"]
     assert "\n" not in document["error"]
     assert _steps(document) == ["submitted", "removed"]
@@ -158,7 +158,7 @@ def test_interrupted_again_while_it_removes(on_kube: Any, kube: Any) -> None:
     kube.held = True
     process = on_kube.start("doctor", "--try", "--grid", "mine.yaml")
     on_kube.until(lambda: kube.things["jobs"])
-    while process.poll() is None:  # when all is done, one may end it
+    while process.poll() is None:  # after the removal, a signal may end it
         process.send_signal(signal.SIGTERM)
         time.sleep(0.05)
     process.communicate()
@@ -173,7 +173,7 @@ while "trial.json" in " ".join(sys.orig_argv) and os.path.exists({hold!r}):
 
 
 def test_what_a_killed_one_left_goes_with_the_next(tmp_path: Path) -> None:
-    """Its job waits until it is killed."""
+    """The trial's job waits until its launcher is killed."""
     shell, hold = shells.Shell(tmp_path, "local"), tmp_path / "hold"
     hold.touch()
     (tmp_path / "modules").mkdir()
@@ -197,9 +197,9 @@ def test_what_a_killed_one_left_goes_with_the_next(tmp_path: Path) -> None:
 def test_one_that_is_refused_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lock was taken, and its plan not written."""
+    """Its lock was taken, but its plan was not written."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("MY_KEY", "sys.argv")  # which the trial's command has
+    monkeypatch.setenv("MY_KEY", "sys.argv")  # a value that the trial's command contains
     request = trial.TrialRequest("local", Launch("local"), "none", ("MY_KEY",))
     with pytest.raises(UsageError, match="contains the value of the secret MY_KEY"):
         trial.try_out(request, str(tmp_path / "root"), 60.0, lambda _: None)
@@ -210,7 +210,7 @@ def test_one_that_is_refused_leaves_no_folder(
 def test_one_that_cannot_be_stopped_is_left(
     on_kube: Any, kube: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cluster falls silent: the message names what the usual verbs can remove."""
+    """The cluster stops answering; the message names what other verbs can remove."""
     monkeypatch.setattr("sweeper.commands.doctor_try._STOP_SECONDS", 0.0)
     monkeypatch.setattr("sweeper.launcher.control._STOP_SECONDS", 0.0)
     monkeypatch.setenv("SWEEPER_HOME", str(on_kube.folder / "home"))

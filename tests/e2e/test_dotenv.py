@@ -32,7 +32,7 @@ def test_a_secret_beside_the_grid_reaches_runs_and_is_not_recorded(shell: Any) -
     printed = shell.run("launch", "grids/s.yaml", "--wait")
     assert f"from {file}: MY_KEY" in printed and "canary" not in printed
     assert (shell.folder / "length").read_text().strip() == str(len("canary 5f0c1d # 2e") + 1)
-    assert (shell.folder / "other").read_text() == "\n"  # only what the grid names
+    assert (shell.folder / "other").read_text() == "\n"  # only the secrets named in the grid
     for path in (shell.folder / "sweeps").rglob("*"):
         assert not path.is_file() or b"canary" not in path.read_bytes(), path
     shell.environment["MY_KEY"] = "the environment's goes before"
