@@ -265,7 +265,7 @@ def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str
     try:
         return tokenizer.apply_chat_template(plain, tokenize=False, **options, **more)
     except Exception as error:
-        if not type(error).__module__.startswith("jinja2"):  # not imported for this alone
+        if not type(error).__module__.startswith("jinja2"):  # do not import jinja2 only for this
             raise
         reason = " ".join(str(error).split())[:200]
         roles = ", ".join(message["role"] for message in messages[:8])

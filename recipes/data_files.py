@@ -268,7 +268,7 @@ def _rows(path: str) -> Iterator[tuple[Row, int]]:
     bytes."""
     end = 0
     try:
-        # In bytes a line ends only at \n: texts may hold other line breaks.
+        # Read bytes, in which a line ends only at \n. Texts may contain other line breaks.
         with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 end += len(line)

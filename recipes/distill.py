@@ -118,7 +118,7 @@ def examples(values: Mapping[str, Any], count: int) -> preview.Document:
 def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.Document:
     """Return the questions that `examples` returns, each with answers sampled from `checkpoint`
     and their rewards."""
-    from .sampled_preview import of_groups  # imports this module
+    from .sampled_preview import of_groups  # imported late, since it imports this module
 
     return of_groups(settings.made(Config, values), count, checkpoint)
 

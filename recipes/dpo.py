@@ -280,7 +280,8 @@ class PairTrainer(Trainer):
         config, passed = self.config, trained.passed
         step, batch = passed.step, passed.batch
         if passed.saved:
-            # Recorded between the last step's metrics and this step's, so a run can resume from it.
+            # A checkpoint is recorded between the metrics of the last step and of this one, so that
+            # a run can resume from it.
             self.record(step, passed.saved)
         with self.timed("forward_backward"):
             self.wait(trained.forward_backward)
@@ -327,7 +328,7 @@ class PreferenceTrainer(PairTrainer):
         self.reference = samplers.open_sampler(
             self.connection, other or self.config.model_name, None if other else self.parent
         )
-        # By id: the pairs live as long as this.
+        # The keys are ids of pairs, which are valid because the pairs live as long as this object.
         self._baselines: dict[int, tuple[float, float]] = {}
 
     @property

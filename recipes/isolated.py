@@ -91,7 +91,8 @@ class IsolatedFunction(Function):
             remaining = questions[len(scores) :]
             try:
                 replies = self._call(remaining)
-            except RecipeError as error:  # the file could be loaded before
+            # The file was loaded successfully before, so this is not a mistake in the settings.
+            except RecipeError as error:
                 return [*scores, *(Scored(None, str(error)) for _ in remaining)]
             answers = replies[1:]
             scores += [Scored(reply.get("value"), reply.get("error")) for reply in answers]

@@ -135,11 +135,10 @@ class Update(NamedTuple):
         for rollout, output in zip(self.rollouts, outputs, strict=True):
             sampled += rollout.logprobs
             new_logprobs = output["logprobs"].to_numpy()
-            every = (
-                new_logprobs[:, 0] if new_logprobs.ndim > 1 else new_logprobs
-            ).tolist()  # the sampled token comes first
-            # The service returns logprobs of all tokens but the first; places counted from the end
-            # do not need the prompt.
+            # If there are several tokens for each position, the sampled token comes first.
+            every = (new_logprobs[:, 0] if new_logprobs.ndim > 1 else new_logprobs).tolist()
+            # The service returns logprobs of all tokens but the first. Count places from the end,
+            # so that the length of the prompt does not matter.
             size, places = rollouts.whole_after(rollout)
             trained += [every[place - size] for place in places]
         metrics: dict[str, float] = {"num_sequences": len(outputs), "num_tokens": len(sampled)}

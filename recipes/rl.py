@@ -143,7 +143,7 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
     if config.reward_model is not None:
         read = estimates.judged_size(config)
         held_out = estimates.evaluations(config) * config.test_size
-        judged = answers + held_out + train.number  # the right answer to each question once, too
+        judged = answers + held_out + train.number  # each right answer is judged once
         tally.add(config.model_name, "prefill", judged * read)
     return tally.counts()
 

@@ -154,7 +154,7 @@ def tell_of_waits(clock: Callable[[], float] = time.monotonic) -> None:
         logger.addHandler(_Waits(clock))
     if not logger.isEnabledFor(logging.INFO):
         logger.setLevel(logging.INFO)
-        logger.propagate = False  # hide the other lines
+        logger.propagate = False  # do not print httpx's other lines
 
 
 def tokenizer_of(client: "tinker.TrainingClient | tinker.SamplingClient") -> Any:

@@ -225,9 +225,9 @@ class SupervisedTrainer(Trainer):
     def complete(self, submitted: Submitted) -> None:
         """Wait for a step's results and log them."""
         config, step, batch = self.config, submitted.step, submitted.batch
-        if (
-            submitted.saved
-        ):  # recorded between the last step's line and this one's, so a run can resume from it
+        # A checkpoint is recorded between the metrics of the last step and of this one, so that a
+        # run can resume from it.
+        if submitted.saved:
             self.record(step, submitted.saved)
         with self.timed("forward_backward"):
             outputs = self.wait(submitted.forward_backward).loss_fn_outputs

@@ -79,7 +79,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    if name == "analysis":  # a package, loaded like the other names
+    if name == "analysis":  # loaded at first use, like the other names
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 "use strict";
-// Tables that sort and filter, what opens when a run is clicked, and the figures: unpacked, drawn,
-// recoloured with the screen, switched on and off. Text from elsewhere is only ever put in as text.
+// This script sorts and filters the tables, shows the details of a run and answers side by side, and
+// unpacks and draws the figures. It adds text from a sweep to the page as text, never as HTML.
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
@@ -20,7 +20,7 @@ for (const table of all("table.sortable")) {
       const rows = [...table.tBodies[0].rows];
       rows.sort((a, b) => {
         const [left, right] = [key(a, column), key(b, column)];
-        const missing = left === "" || right === "";  // at the end, whichever way
+        const missing = left === "" || right === "";  // these come last in both orders
         return compare(left, right) * (down && !missing ? -1 : 1);
       });
       table.tBodies[0].append(...rows);
@@ -34,7 +34,8 @@ const pairs = (text) => new Map((text ?? "").toLowerCase().split("\n").map((line
   const at = line.indexOf("=");
   return [line.slice(0, at), line.slice(at + 1)];
 }));
-// A setting is asked for by its key, whole or the last part of it, and found however its value is written.
+// Return whether a word `key=value` matches the settings, or null if it is no such word or no setting
+// has the key. `key` may be the last part of a longer key, and a number may have any notation.
 const asked = (word, known) => {
   const at = word.indexOf("=");
   if (at < 1 || at === word.length - 1) return null;
@@ -45,7 +46,7 @@ const asked = (word, known) => {
   }
   return null;
 };
-let brushed = null;  // the cells that were dragged over, if any
+let brushed = null;  // the cells selected by dragging in a figure; null without a selection
 const apply = (table) => {
   const input = document.querySelector(`input[data-filter="${table.id}"]`);
   const wanted = (input?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
@@ -68,7 +69,7 @@ for (const input of all("input[data-filter]")) {
   input.addEventListener("input", () => apply(document.getElementById(input.dataset.filter)));
 }
 
-// On paper nothing unfolds.
+// Print all folded sections open, since a reader cannot open them on paper.
 const folded = new Set();
 addEventListener("beforeprint", () => {
   for (const details of all("details:not([open])")) {
@@ -131,10 +132,11 @@ const show = (run) => {
   dialog.scrollTop = 0;
 };
 dialog.addEventListener("click", (event) => {
-  if (event.target === dialog) dialog.close();  // beside it
+  if (event.target === dialog) dialog.close();  // a click on the backdrop or on the dialog's padding
 });
 
-// Answers of two cells to what one of them solves: put into the page when somebody looks at them.
+// Questions that one cell solves and another fails, with the answers of both. Answers are added to
+// the page only when a question is opened, because there may be many.
 const answered = (kind, name, score, text) => {
   const made = element("article", "", { class: `transcript ${kind}` });
   made.append(element("p", `${name}: ${score}`, { class: "small" }), element("pre", text, { tabindex: "0" }));
@@ -178,7 +180,7 @@ const sides = (place, task) => {
 
 const start = async () => {
   const drawing = document.getElementById("library") !== null;
-  const library = drawing ? unpack("library") : null;  // at the same time
+  const library = drawing ? unpack("library") : null;  // unpacked in parallel with the data
   const embedded = JSON.parse(await unpack("data"));
   const runs = new Map(Object.entries(embedded.runs));
   for (const button of all("button[data-run]")) {
@@ -196,16 +198,17 @@ const figures = async (embedded, runs) => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const hidden = new Set();
   let clock = "step";
-  let smooth = 0;  // which of the windows, from 1 on
-  let group = null;  // the setting that tells colours, if not the cell
+  let smooth = 0;  // the position of the smoothing window, from 1; 0 without smoothing
+  let group = null;  // the setting that determines the colours; null if the cell does
 
-  // Of what a sheet of A4 or Letter leaves between its margins; the page does not know it.
+  // The width between the margins of A4 and Letter paper, which a page cannot query.
   const PAPER = { autosize: false, width: 680 };
 
-  // Kept, since a browser that turns from dark to light for the paper says so after beforeprint.
+  // Needed after `beforeprint`: only then do some browsers report the change from dark to light that
+  // they make for printing, and the figures are drawn again.
   let printing = false;
 
-  // Whose a point is: the lines of a cell's runs are one trace.
+  // Name the run of each point, since the lines of a cell's runs are one trace.
   for (const trace of shown.flatMap((figure) => figure.data)) {
     const owners = trace.meta.runs;
     if (owners) {
@@ -218,7 +221,8 @@ const figures = async (embedded, runs) => {
   const theme = () => (dark.matches && !printing ? embedded.dark : embedded.light);
   const tone = (trace, colours) => colours.tones[trace.meta.tone < 0 ? colours.tones.length - 1 : trace.meta.tone];
   const curve = (trace) => ["run", "mean", "band", "end"].includes(trace.meta.role);
-  // Colours of a setting's values: of few the palette's, of many from one end to the other.
+  // A setting with few values gets the palette's colours. One with many values gets shades between the
+  // palette's first two colours.
   const mixed = (from, to, share) => `#${[1, 3, 5].map((at) => {
     const [a, b] = [from, to].map((one) => parseInt(one.slice(at, at + 2), 16));
     return Math.round(a + (b - a) * share).toString(16).padStart(2, "0");
@@ -229,7 +233,7 @@ const figures = async (embedded, runs) => {
     return count < tones.length ? tones[value] : mixed(tones[0], tones[1], value / (count - 1));
   };
   const ofCell = (cell, colours) => ofValue(group.of[cell], colours);
-  // Cells in grey are one trace: taken apart where some are off or colours tell a setting.
+  // Grey cells share one trace. Split it if some of them are hidden, or if colours show a setting.
   const parted = (trace) => {
     const { cells, runs } = trace.meta;
     if (!cells || (group === null && !cells.some((cell) => hidden.has(cell)))) return [trace];
@@ -305,7 +309,8 @@ const figures = async (embedded, runs) => {
       if (!wired.has(index)) wire(index);
     });
   };
-  // Only what is drawn can be listened to; and whoever moves a slider early has all drawn anew.
+  // A chart accepts listeners only after its first drawing. If the user moves a slider meanwhile, all
+  // charts are drawn again, so remember which of them have listeners.
   const wired = new Set();
   const wire = (index) => {
     const chart = charts[index];
@@ -320,7 +325,7 @@ const figures = async (embedded, runs) => {
     performance.mark("all plots");
     document.documentElement.classList.add("drawn");
   };
-  // The marks that the report came with are those of the whole range: closer, there are others.
+  // The report's tick marks are for the whole range. Compute others for the range of a zoom.
   const marks = (low, high) => {
     const found = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
@@ -343,7 +348,7 @@ const figures = async (embedded, runs) => {
     const own = enough ? { tickvals, ticktext } : marks(low, high);
     Plotly.relayout(charts[index], { "yaxis.tickvals": own.tickvals, "yaxis.ticktext": own.ticktext });
   };
-  // One after the other, with a breath between, so that the first is seen before the last is drawn.
+  // Pause after each chart, so that the browser shows the first before the last is drawn.
   let turn = 0;
   const drawAll = async () => {
     turn += 1;
@@ -425,10 +430,10 @@ const figures = async (embedded, runs) => {
     addEventListener(name, () => {
       printing = state;
       turn += 1;
-      charts.forEach((_, index) => draw(index));  // now: the paper does not wait
+      charts.forEach((_, index) => draw(index));  // without pauses, since the browser prints at once
     });
   }
-  // Cells that have a chosen value on each setting that was dragged over.
+  // Dragging selects the cells whose values are inside the selection for every setting that it covers.
   const brush = (chart) => {
     const keep = (found) => {
       brushed = found;

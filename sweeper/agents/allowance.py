@@ -139,7 +139,7 @@ def entries(store: Store) -> list[Entry]:
         try:
             recorded.append(read_as(store, path, read))
         except NotFound:
-            continue  # just removed
+            continue  # the file was removed after it was listed
     return recorded
 
 

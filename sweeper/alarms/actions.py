@@ -94,6 +94,7 @@ class AlarmActions:
 
     def recover(self, alarms: Sequence[Alarm]) -> None:
         """Queue the actions of alarms for which no launcher has recorded the actions yet."""
+        # Make the list first: if the store fails, nothing is queued, and the caller tries again.
         self._due.extend(
             [
                 alarm
@@ -103,7 +104,7 @@ class AlarmActions:
                     self._folder.action(alarm.run, alarm.attempt, alarm.rule)
                 )
             ]
-        )  # if the store does not answer, nothing is queued: try again
+        )
 
     def look(self) -> None:
         """Carry out the next actions in the queue, for a few alarms at a time. Raises

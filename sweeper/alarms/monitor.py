@@ -126,7 +126,7 @@ class AlarmMonitor:
             self._alarm_actions.finish()
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
             self._tell_error(error)
-        self._next = self._clock() + self._every  # the step after this one should be short
+        self._next = self._clock() + self._every  # the next step need not check again
         return self.lines
 
     def _look(self) -> bool:

@@ -85,7 +85,7 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
             except SweeperError as failure:
                 raise EnvironmentFailure(f"{error}; the test was not removed: {failure}") from error
             raise
-        except BaseException:  # interrupted
+        except BaseException:  # such as an interrupt
             trial.remove()
             raise
         trial.remove()
@@ -270,7 +270,8 @@ class _Trial:
         begun = time.monotonic()
         folder = self._folder
         recorded = folder.store.exists(folder.plan)
-        with self._note or nullcontext():  # If this fails, the next test tries again.
+        # If the removal fails, the note remains, and the next test tries again.
+        with self._note or nullcontext():
             _remove(folder)
             if self._note is not None:
                 with suppress(OSError):

@@ -116,7 +116,7 @@ def open_named(
             above, rest = None, below
         else:
             above, rest = (None, name) if _is_in(registry, name) else _split_folder(name)
-        # Otherwise the name is the path of any folder with runs.
+        # If `above` is None, the name is one in the registry. Otherwise it is the path of a folder.
         names.append(rest if above is None else f"{above.rstrip('/')}/{rest}")
         roots += requested if above is None else [above]
     return (registry if roots == requested * len(names) else Registry(*roots, snapshot=True)), names

@@ -92,7 +92,7 @@ def follow(arguments: Namespace) -> int:
 
 def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
     screen = _Screen()
-    import shutil  # it would load three compressors
+    import shutil  # imported late, since it loads three compressors
 
     width, height = shutil.get_terminal_size()
     with redirect_stdout(cast(io.StringIO, Writer(screen))):

@@ -187,7 +187,7 @@ def _beat(sweep: "Sweep", run: "RecordedRun") -> "Heartbeat | None":
     """Return the last heartbeat of a running run's worker; None for other runs."""
     if run.state is not State.RUNNING:
         return None
-    from sweeper.sweep.heartbeats import read_heartbeat  # for runs at work
+    from sweeper.sweep.heartbeats import read_heartbeat  # only running runs need it
 
     return read_heartbeat(sweep.store, sweep.folder.heartbeat(run.id, run.attempts))
 

@@ -25,7 +25,7 @@ def decode(data: bytes) -> object:
     if is_deep(data) and _has_levels(value, MOST_LEVELS):
         raise ValueError(f"nested more than {MOST_LEVELS} levels deep")
     strange = b"\0" in data[:4] or data[:1] in b"\xfe\xff"  # UTF-16 and other encodings
-    # A pattern with two beginnings is slow, and most texts have neither.
+    # A pattern that may begin in two ways is slow, and most texts contain neither beginning.
     if strange or ((b"\\u" in data or b"\xed" in data) and re.search(_MAY_BE_HALF, data)):
         return mended(value)
     return value

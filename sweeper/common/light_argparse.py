@@ -6,7 +6,7 @@ from types import ModuleType
 
 
 def _gettext(message: str | None) -> str | None:
-    return message  # None: the description of a group that has none
+    return message  # None if a group has no description
 
 
 def _ngettext(singular: str, plural: str, count: int) -> str:

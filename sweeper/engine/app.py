@@ -207,7 +207,7 @@ def _reply(reply: Reply) -> Response:
 
 def _busy(error: Busy) -> Response:
     response = _json({"detail": str(error)}, 429)
-    # also in milliseconds, because without them the SDK waits for a whole second
+    # Send the time in milliseconds too, because otherwise the SDK waits for a whole second.
     response.headers["retry-after-ms"] = str(max(1, round(1000 * error.seconds)))
     response.headers["retry-after"] = f"{error.seconds:.3f}"
     return response

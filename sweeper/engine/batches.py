@@ -13,7 +13,7 @@ from sweeper.engine.net import Shape
 
 ROWS = 1024  # positions in a microbatch: about as many as fit in a core's cache (tests/bench)
 
-# part of the protocol, but no loss here uses them: reject them
+# The protocol has these inputs, but the engine's losses do not use them, so they are rejected.
 _IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
 
 
@@ -108,7 +108,7 @@ def _build(data: Sequence[Datum], index: list[int], loss: Loss) -> Microbatch:
         place = slice(start, start + n), slice(columns.shape[1])
         targets[place] = columns
         for name in names:
-            # without weights, every token has weight 1
+            # Without weights, every token has weight 1.
             has_input = name in datum.inputs
             inputs[name][place] = _columns(datum, name) if has_input else 1.0
         start += n

@@ -120,7 +120,7 @@ class Vault:
         self._lock = threading.Lock()
 
     def _folder(self, run: str, kind: str) -> str:
-        # the ids of runs have colons, which some file systems do not allow
+        # The ids of runs have colons, which some file systems do not allow.
         return os.path.join(self._root, run.replace(":", "@"), kind)
 
     def _document_path(self, place: Place) -> str:
@@ -252,7 +252,7 @@ class Vault:
             self._remove(place, self._document(place).data)
 
     def _remove(self, place: Place, data: str) -> None:
-        # the document first: without it, the checkpoint no longer exists
+        # Remove the document first: without it, the checkpoint no longer exists.
         for path in (
             self._document_path(place),
             os.path.join(self._folder(place.run, place.kind), data),

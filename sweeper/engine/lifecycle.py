@@ -143,7 +143,7 @@ def token_for(setting: str | None, host: str) -> str | None:
         raise EngineError(
             f"an engine that other machines can reach ({host}) needs a token: set ${TOKEN}"
         )
-    # the SDK rejects keys of any other form
+    # The SDK rejects keys of any other form.
     if token is not None and not (token.startswith("tml-") and len(token) >= _TOKEN_LENGTH):
         raise EngineError(
             f"the token must begin with tml- and have {_TOKEN_LENGTH} characters or more"
@@ -158,7 +158,7 @@ def _ask(
     import http.client  # import late: slow, and planning does not need these
     from urllib.parse import urlsplit
 
-    # not urllib, which would use a proxy from the environment
+    # Do not use `urllib.request`, which would use a proxy from the environment.
     try:
         parts = urlsplit(url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)

@@ -36,7 +36,7 @@ def parse(values: Mapping[str, object]) -> AdamParams:
         raise RequestError(f"adam_params: unknown {', '.join(unknown)}")
     numbers: dict[str, float] = {}
     for name, value in values.items():
-        # the SDK sends null for NaN and infinities, which JSON lacks
+        # The SDK sends null for NaN and infinities, which JSON lacks.
         if not is_number(value) or not math.isfinite(value) or value < 0:
             shown = "NaN or infinite" if value is None else value
             raise RequestError(f"adam_params: {name} is {shown}; it must be finite and not below 0")
@@ -48,7 +48,7 @@ def parse(values: Mapping[str, object]) -> AdamParams:
 
 
 def _norm(gradients: Arrays) -> float:
-    # in a fixed order, so that the sum is the same in every run
+    # Add in a fixed order, so that the sum is the same in every run.
     total = 0.0
     for name in sorted(gradients):
         flat = gradients[name].ravel()
@@ -60,7 +60,7 @@ def _moved(weight: Floats, first: Floats, second: Floats, params: AdamParams, st
     rate = params.learning_rate / (1 - params.beta1**steps)
     root = np.sqrt(second / second.dtype.type(1 - params.beta2**steps))
     root += second.dtype.type(params.eps)
-    # if eps and the gradient are both 0, the step is 0, not 0/0
+    # If eps and the gradient are both 0, the step is then 0 instead of 0/0.
     np.maximum(root, np.finfo(second.dtype).tiny, out=root)
     moved = weight * weight.dtype.type(1 - params.learning_rate * params.weight_decay)
     moved -= first / root * weight.dtype.type(rate)

@@ -207,7 +207,7 @@ def _draw(
         probabilities = _truncated(np.exp(logprobs.astype(np.float64)), params)
         cumulative = np.cumsum(probabilities, -1)
         tokens = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(-1)
-        # rounding at the upper end must not select a token of probability 0
+        # Rounding at the upper end must not select a token of probability 0.
         last = probabilities.shape[-1] - 1 - (probabilities[:, ::-1] > 0).argmax(-1)
         tokens = np.minimum(tokens, last)
     best = likeliest(logprobs, params.topk) if params.topk else None

@@ -293,7 +293,7 @@ class Admission:
     def _admit(
         self, gate: Gate, key: str, name: str, start: Callable[[], None], why: Paused
     ) -> None:
-        # pause first: a leaving job may start this one at any moment
+        # Pause first: after `enter`, a job that leaves the gate may start this one at any moment.
         self._promises.pause(name, why)
         if not gate.enter(key, start):
             self._meter.add(key.partition(":")[0], paused=1)

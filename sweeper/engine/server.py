@@ -156,8 +156,8 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
         def finish(_signal: int, _frame: FrameType | None) -> None:
             server.should_exit = True
 
-        # uvicorn replaces the handlers while it serves, and raises the caught signals again
-        # afterwards
+        # uvicorn replaces these handlers while it serves, and raises the caught signals again
+        # afterwards.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, finish)
         # The terminal window or the whole tmux server may be closed. The runs continue and need the

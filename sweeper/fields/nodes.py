@@ -246,7 +246,7 @@ class _Reader:
 
     def __init__(self, source: str, problems: Problems, fixed: Place | None) -> None:
         self.source, self.problems, self.fixed = source, problems, fixed
-        # for each anchor: node, number of nodes, depth
+        # For each anchor: its node, the number of nodes in it, and its depth.
         self.anchors: dict[str, tuple[Node, int, int]] = {}
         self.open: set[str] = set()
         self.count = 0

@@ -149,9 +149,8 @@ def schema_of_stages(launch: Section) -> dict[str, object]:
 SECTION = _PROGRAM.extended(
     Field(
         "stages",
-        Shape(
-            partial(schema_of_stages, STAGE_SECTION), unread
-        ),  # Stages are read later, with the overrides.
+        # The overrides are needed to read the stages, so this section is read later.
+        Shape(partial(schema_of_stages, STAGE_SECTION), unread),
         "Instead of a recipe: several grids. Runs of one can continue from runs of another.",
     ),
     Field(

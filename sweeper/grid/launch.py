@@ -57,7 +57,8 @@ def _declared() -> Iterator[tuple[Field, Setting]]:
 
 _FIELDS = [*_declared()]
 SECTION = Section(_FIELDS[0][0], BACKENDS, *(field for field, _ in _FIELDS[1:]))
-STAGE_SECTION = Section(  # They have no defaults, since missing keys have the sweep's values.
+# A stage's keys have no defaults, since a missing key has the sweep's value.
+STAGE_SECTION = Section(
     *(field._replace(default=None) for field, setting in _FIELDS if setting.by_stage)
 )
 """The keys that a stage may set for its own runs. The other keys belong to the launcher, the

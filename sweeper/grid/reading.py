@@ -269,9 +269,8 @@ def _with_drawn_values(grid: Grid, problems: Problems) -> Grid:
         problems.add(
             drawing[0].place, (f"random: more than {MAX_DRAWN} values (samples times axes)")
         )
-    most = (
-        _SOME_SAMPLES if problems else MAX_DRAWN
-    )  # If there are problems, these values only help to find more.
+    # If there are problems, the drawn values only help to find more, so a few are enough.
+    most = _SOME_SAMPLES if problems else MAX_DRAWN
 
     def blocks(owner: Grid | When) -> tuple[Block, ...]:
         if owner.random is None or owner.random.samples > most:

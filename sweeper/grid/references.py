@@ -192,9 +192,8 @@ class _Reading:
     ) -> None:
         self.config, self.keys, self.late = config, keys, late
         self.done: dict[str, object] = {}
-        self.failed: dict[
-            str, tuple[str, str | None]
-        ] = {}  # The failures are not stored as exceptions, which would keep much data alive.
+        # The failures are not stored as exceptions, which would keep much data alive.
+        self.failed: dict[str, tuple[str, str | None]] = {}
         self.spent = self.work = 0
         self._beneath: dict[str, list[str]] | None = None
 

@@ -300,9 +300,8 @@ def take_up(folder: SweepFolder) -> None:
     proposed = asked_plan(folder)
     if proposed is not None and proposed.name == folder.name and is_ours(proposed.recorded):
         before = folder.read_plan()
-        if (
-            before.provenance != proposed.provenance
-        ):  # otherwise a killed launcher has already replaced the plan
+        # If they are equal, a launcher that was killed has already replaced the plan.
+        if before.provenance != proposed.provenance:
             now = merged(folder, before, folder.with_chosen(proposed))
             folder.store.replace(folder.plan, encode(sealed(now.document())))
         forget(folder, "parallel", "cancel")

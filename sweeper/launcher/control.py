@@ -119,7 +119,7 @@ def _cancel_runs(
         plan = folder.read_plan()
         retries = _retries(plan)
         now = (run.id for run in plan.runs if not run.retired)
-        # Add runs that did not exist when they were listed.
+        # Add runs that were planned after `runs` was listed.
         runs = list(dict.fromkeys([*runs, *now]))
     events = folder.read_events()
     requests = {
@@ -159,7 +159,7 @@ def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
             "environment"
         )
     except (NotFound, StoreError):
-        pass  # It is not needed.
+        pass  # A missing or unreadable record does not prevent stopping the runs.
 
 
 def _retries(plan: Plan) -> dict[str, int]:
@@ -332,7 +332,8 @@ def request_retries(
     wanted = any(request.accepted for request in requests)
     checked: Ready | None = None
     if wanted:
-        with changing(folder):  # Readers of the retry must not find it.
+        # A process that reads the retry must no longer find the cancel request.
+        with changing(folder):
             forget(folder, "cancel")
     if wanted and not is_held(folder):
         checked = ready(folder, agree or refuse)
@@ -404,7 +405,7 @@ def _taken_up(
                     tell("waiting for a running `sweeper cancel` of the sweep")
                 is_told = True
             elif observed.held is None or observed.paused:
-                return True  # The user who paused it can resume it.
+                return True  # A paused sweep continues when a user resumes it.
             elif waited > _HELD_SECONDS:
                 raise EnvironmentFailure(
                     f"the running launcher of {folder.name!r} starts no runs "

@@ -70,7 +70,7 @@ def _old() -> Iterator[_Environment]:
         if not isinstance(place, str):
             yield environment
         elif os.path.exists(place):
-            yield environment._replace(path=place)  # The next call removes the note itself.
+            yield environment._replace(path=place)  # The next call yields the file that names it.
         elif os.path.isdir(os.path.dirname(place)):  # otherwise its disk may be unmounted
             yield environment
 
@@ -187,11 +187,11 @@ def remove_unneeded_environment(
             if not lease.is_elsewhere(folder):
                 return
             if not _is_needed(folder, backends):
-                if mark_of(path) == mark:  # The check took some time.
+                if mark_of(path) == mark:  # The file may have changed during the check.
                     forget(path, folder.address)
                 return
         except (NotFound, StoreError, Unreachable):
-            pass  # It is unknown for now, so try again.
+            pass  # Whether the file is needed is unknown for now, so try again.
         if clock() > deadline:
             return
         sleep(_LOOK_SECONDS)

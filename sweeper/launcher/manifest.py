@@ -103,7 +103,7 @@ def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[s
         created=timestamp(), provenance=origin, snapshot=code.snapshot, carried=None
     )
     if not capabilities.files:
-        # only for jobs that cannot read this machine's files
+        # Imported late: only jobs that cannot read this machine's files need it.
         from sweeper.recipe.job_bundle import carry
 
         now = now._replace(carried=carry(folder, plan, code))

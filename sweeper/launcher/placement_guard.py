@@ -107,7 +107,7 @@ def _was_at(
     if len(before) > 1 or len(places) > 1:
         try:
             at = folder.place_of(attempt.run, attempt.attempt)
-        except Damaged:  # It may be at any of the places.
+        except Damaged:  # The attempt may be at any of the places.
             places_before = [
                 there for there in before if any(_is_part(there, place) for place in places)
             ]

@@ -172,7 +172,7 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
             messages.append(f"baseline: no sweep {sweep!r} in {store.root} to compare with")
             continue
         except StoreError:
-            continue  # The report shows this.
+            continue  # The report shows the error.
         if stage and recorded.stage(stage) is None:
             messages.append(f"baseline: {sweep} has no stage {stage!r} to compare with")
     return messages

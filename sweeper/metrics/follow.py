@@ -89,7 +89,8 @@ class Growing:
             return None  # removed, or the parts were joined: the next poll reads the file
         more = most is not None and len(data) >= most
         lines = data
-        # sweeper and its recipes write no lines this long
+        # Data without a newline is taken whole, because otherwise a very long line would stop all
+        # progress. sweeper and its recipes write no such lines.
         if self._lines and not (more and b"\n" not in data):
             lines = data[: data.rfind(b"\n") + 1]
         start, again = self.offset, self._again

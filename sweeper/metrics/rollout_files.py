@@ -122,7 +122,7 @@ def _total(steps: Iterable[Mapping[str, object]], key: str) -> float:
     whole = [number for number in numbers if isinstance(number, int)]
     if len(whole) == len(numbers):
         return _sum(whole)
-    # an integer may be too large for a float
+    # An integer may be too large for a float, and `as_float` then makes it infinite.
     return _sum(float(as_float(number) or 0) for number in numbers)
 
 

@@ -88,7 +88,7 @@ def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
             tail = folder.store.read_range(path, size - _BYTES, size) if size > _BYTES else b""
         except (NotFound, OSError):
             return set()
-        file = MetricsFile(path)  # The tail starts in the middle of a line.
+        file = MetricsFile(path)  # The tail may start in the middle of a line.
         parsed = (file.parse(head), file.parse(tail, max(size - _BYTES, 1)))
         return {key for part in parsed for row in part.rows for key in row}
     return None

@@ -275,7 +275,8 @@ class Product:
                     value = self.resolver.fill(
                         config, setting.value, self._referring, self.seed_field
                     )
-                except BrokenReference as error:  # A later layer overrides this key in `config`.
+                # A later layer overrides this key in `config`.
+                except BrokenReference as error:
                     self._add_broken(setting.place, key, error, config)
                     continue
                 settings[key] = setting._replace(value=value)

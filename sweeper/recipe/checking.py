@@ -97,7 +97,7 @@ class Checker(typing.Generic[Made]):
         self.to_argv, self.written = to_argv, written
         self.forms: dict[str, str] = {}
         self.problems: list[Problem] = []
-        # for each field: keys -> numbers of their values -> the values that chz made from them
+        # For each field: keys -> numbers of their values -> the values that chz made from them.
         self._made: dict[tuple[str, ...], dict[tuple[int, ...], object]] = {}
         self._bad: set[tuple[str, str]] = set()
         self._noted: set[tuple[str | None, str]] = set()

@@ -214,7 +214,8 @@ def _over(config: object, arguments: list[str]) -> object:
     if not arguments:
         return config
     values = chz.beta_to_blueprint_values(config)  # pyright: ignore[reportUnknownMemberType]
-    # An optional config that is None is replaced if fields below it are given.
+    # If an optional config is None but fields below it are given, drop the None, so that chz makes
+    # a new config from these fields.
     keys = [argument.partition("=")[0] for argument in arguments]
     for name in [name for name, value in values.items() if value is None]:
         if any(key.startswith(f"{name}.") for key in keys):

@@ -66,7 +66,7 @@ def _inspect(request: CheckRequest, recipe: Located, to_argv: ToArgv, written: W
     recipe["log_path_field"] = field
     recipe["behavior_field"] = "behavior_if_log_dir_exists" in takes
     recipe["takes"] = takes
-    # the fields that the worker fills in, with values of the right type
+    # The worker fills in these fields, so they get values of the right type here.
     filled = {} if field is None else {field: os.path.join(request["cwd"], "log_path")}
     if recipe["behavior_field"]:
         filled["behavior_if_log_dir_exists"] = "resume"
@@ -107,10 +107,10 @@ def _source_of(
     nothing: dict[str, object] = {}
     first = next(_given(request["configs"]), nothing)
     errors: list[Exception] = []
-    # First without values, if it has defaults: a wrong value is then reported with its place.
-    folder: dict[str, object] = {
-        request["log_path_field"] or "log_path": "log_path"
-    }  # The function may also take the run's folder.
+    # The function may also take the run's folder.
+    folder: dict[str, object] = {request["log_path_field"] or "log_path": "log_path"}
+    # Try without values first: if the function has defaults, a wrong value is then reported with
+    # its place.
     attempts: list[list[str]] = [to_argv(folder, {}), to_argv({**folder, **first}, {})]
     for arguments in attempts:
         try:

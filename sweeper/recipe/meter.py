@@ -114,9 +114,9 @@ class Meter:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
-        # counts of clients whose model is unknown
+        # The counts of clients whose model is not known yet.
         self._nameless: list[tuple[Client, dict[str, int]]] = []
-        # by observer: the reason of its pause, and when it was reported
+        # For each observer: the reason of its pause, and when it was reported.
         self._pauses: dict[int, tuple[str, float]] = {}
         self._sessions: dict[str, None] = {}
         self._changed = threading.Event()
@@ -285,7 +285,7 @@ def _wrap_training(client: type[Client], meter: Meter) -> None:
         return counted
 
     def custom(self: Client, _answer: SampleResponse, tokens: int) -> None:
-        # a forward pass, followed by one with a backward pass
+        # The SDK sends two requests: a forward pass, and a forward and backward pass.
         meter.add(self, prefill=tokens, train=tokens, requests=2)
 
     def stepped(self: Client, _answer: object, _tokens: int) -> None:

@@ -99,8 +99,8 @@ class Probe:
     def _kill(self) -> None:
         if self._child.returncode is not None:
             return
-        # It has its own session, so the group consists of it and what the import has started. No
-        # other group can get its number before it is waited for.
+        # The child has its own session, so its group consists of the child and the processes that
+        # the import has started. No other group can get its number before `wait` returns.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()

@@ -46,7 +46,7 @@ def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
     for values in nonempty:
         scaled = [value / unit for value in values]
         mean = math.fsum(scaled) / len(scaled)
-        if mean <= 0:  # negligible compared with the others
+        if mean <= 0:  # too small to be a float in this unit
             return "linear"
         levels.append(mean)
         squares = math.fsum((value - mean) ** 2 for value in scaled)

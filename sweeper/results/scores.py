@@ -85,7 +85,7 @@ def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str])
         return []
     records = run.checkpoint_records()
     stored = sorted(_stored(run, listed, evaluations, records), key=lambda score: score.time or "")
-    if points:  # an evaluation without facts may repeat a recorded point
+    if points:  # an evaluation without a time may repeat a recorded point
         stored = [score for score in stored if score.time]
     return merged([*_recorded(points, records), *stored])
 
@@ -99,9 +99,8 @@ def merged(scores: Iterable[Score]) -> list[Score]:
 def _recorded(points: Sequence[Point], records: Sequence[Mapping[str, object]]) -> list[Score]:
     saved = [record for record in records if record.get("state_path") or record.get("sampler_path")]
     evaluated = next((record for record in records if record.get("name") == _OF_EVAL), None)
-    if (
-        evaluated is not None and not saved
-    ):  # the steps count items, and the last row covers all items
+    # The run is an evaluation. Its steps count items, and its last row covers all items.
+    if evaluated is not None and not saved:
         last = {point.suite: point for point in points}
         address = _text(evaluated.get(_PARENT))
         name = BASE if address is None else address.rstrip("/").rpartition("/")[2]

@@ -62,7 +62,7 @@ def ask(
 
     if any("\ud800" <= letter <= "\udfff" for letter in query):
         raise UsageError("sql: the query is not UTF-8")
-    current_folder()  # without a memory limit, DuckDB aborts the process
+    current_folder()  # in a removed folder, DuckDB would abort the process
     with duckdb.connect(":memory:", config=_LOCKED) as connection:
         try:
             statements = connection.extract_statements(query)

@@ -135,7 +135,7 @@ class Sweep:
         """Return the runs that a run started from, nearest first."""
         if not self._by_id[run].parents:
             return ()
-        from sweeper.sweep.stage_runs import lineage  # for stages
+        from sweeper.sweep.stage_runs import lineage  # most sweeps have no stages
 
         planned_runs = {planned.id: planned for planned in self.plan.runs}
         return tuple(self._by_id[above.id] for above in lineage(planned_runs[run], planned_runs))
@@ -326,7 +326,7 @@ class SweepRun(RecordedRun):
 
     def heartbeat(self, attempt: int) -> "Heartbeat":
         """Return the last heartbeat of an attempt's worker."""
-        from sweeper.sweep.heartbeats import read_heartbeat  # for runs at work
+        from sweeper.sweep.heartbeats import read_heartbeat  # only running runs need it
 
         return read_heartbeat(self.store, self.sweep_folder.heartbeat(self.id, attempt))
 

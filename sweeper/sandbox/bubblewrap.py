@@ -41,8 +41,8 @@ class Watched:
         processes = list(itertools.islice(below(self.pid), 4 * self.limits.processes + 2))
         too_much = sum(map(_private_mb, processes)) > self.limits.memory_mb
         if too_much:
-            # On a busy machine, killed processes may not have released their memory yet. It must
-            # not count against the next command.
+            # On a busy machine, killed processes may not have released their memory yet. This
+            # memory must not count against the next command.
             alive = [pid for pid in processes if not _is_dying(pid)]
             too_much = sum(map(_private_mb, alive)) > self.limits.memory_mb
         ended: Ended = "memory" if too_much else ""

@@ -230,7 +230,7 @@ class Cancellations:
         self._requests = requests
         self._spending = spending
         self._engine = engine
-        self._not_yet: dict[str, float] = {}  # when to ask again, by token
+        self._not_yet: dict[str, float] = {}  # when to ask the backend again, by token
         self.stopping: set[str] = set()
 
     def look(self, try_call: TryCall, *, away: bool) -> None:

@@ -365,7 +365,7 @@ class Stages:
             return False
         path = self._context.folder.chosen(choice.take.stage, choice.key)
         document = Chosen(taken, timestamp()).document(choice)
-        # An earlier launcher may have recorded it, or this one if the reply was lost.
+        # An earlier launcher may have recorded the choice, or this one if the reply was lost.
         with suppress(AlreadyExists):
             self._context.store.create(path, encode(document))
         return True

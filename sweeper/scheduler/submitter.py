@@ -177,7 +177,8 @@ class Submitter:
         its place. An unchanged record is not rewritten, since a job may be reading it."""
         attempts = [(run, self._run_table.views[run].state.opened) for run in runs]
         jobs = {key: self._job(*key, place) for key in attempts}
-        # While a queue is closed, this happens in every round.
+        # While a queue is closed, this function is called in every round. So skip the jobs whose
+        # descriptions are certainly recorded.
         new = {key: data for key, data in jobs.items() if self._described.get(key) != data}
         folder = self._context.folder
 

@@ -24,7 +24,7 @@ def open_store(root: str) -> Store:
         return LocalStore(os.path.expanduser(root))
     if scheme == "file":
         return LocalStore(rest)
-    # imported late, since workers with a local store must not load it
+    # Imported late, since workers with a local store must not load it.
     from sweeper.store.remote import open_remote
 
     return open_remote(root)

@@ -109,9 +109,8 @@ def read_environment(path: str | None) -> dict[str, str]:
         return dict(os.environ)
     try:
         with open(path, encoding="utf-8") as file:
-            return codec.read(
-                dict[str, str], json.load(file), path
-            )  # values may be invalid Unicode
+            # `json.load` keeps values that are invalid Unicode unchanged.
+            return codec.read(dict[str, str], json.load(file), path)
     except (OSError, ValueError, RecursionError, StoreError) as error:
         # This process's environment is no substitute: it may have another service's address and
         # key.

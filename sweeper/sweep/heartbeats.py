@@ -144,7 +144,7 @@ class Heartbeats:
         `wall`."""
         if written is None or self._wall is None:
             return 0.0
-        # imported late, since `status` of an ended sweep needs no times
+        # Imported late, since `status` of an ended sweep needs no times.
         from datetime import datetime
 
         return max(0.0, self._wall() - datetime.fromisoformat(written).timestamp())

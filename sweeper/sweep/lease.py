@@ -140,9 +140,8 @@ def _take(folder: SweepFolder, before: int) -> bool:
         except NotFound:  # The sweep was deleted with all its epochs.
             return False
     if before and not folder.store.exists(_path(folder, before)):
-        folder.store.remove(
-            [path]
-        )  # deleted as well: another launcher may have begun with epoch 1 since
+        # The sweep was deleted, so delete this epoch too. A new sweep may have begun with epoch 1.
+        folder.store.remove([path])
         return False
     return True
 
@@ -186,10 +185,8 @@ class _Lease:
                 self._store.create(f"{epoch}.released", b"")
                 return
             earlier = (_path(self._folder, number) for number in range(1, self._epoch))
-            for path in (
-                *earlier,
-                epoch,
-            ):  # Our epoch comes last: while it exists, the sweep is ours.
+            # Our epoch comes last: while it exists, the sweep is ours.
+            for path in (*earlier, epoch):
                 self._store.remove([f"{path}.beat", f"{path}.released", path])
 
     def _keep(self) -> None:

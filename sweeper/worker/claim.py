@@ -174,4 +174,4 @@ def _create(store: Store, path: str, body: Mapping[str, object]) -> None:
     try:
         store.create(path, encode({**body}))
     except AlreadyExists:
-        return  # It is ours, if the reply was lost, or was written by a process that knew more.
+        return  # An earlier request has written it, or another process that knew more.

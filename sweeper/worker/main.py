@@ -253,9 +253,8 @@ class Worker:
         deleted after the worker's first heartbeat."""
         environment = read_environment(job.env_file)
         variables = {**environment, **job.settings.env}
-        self._redactor = Redactor(
-            secret_values(variables, job.secrets)
-        )  # for errors during preparation
+        # Errors during the preparation may contain secrets too.
+        self._redactor = Redactor(secret_values(variables, job.secrets))
         log_in_a_job(self._redactor.text)
         tries, pause = 0, min(1.0, BEAT_SECONDS)
         while not self._stopped_at:

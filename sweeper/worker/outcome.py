@@ -114,7 +114,7 @@ def _failed(ending: Ending) -> Judged:
         return _outcome(Event.FAILED, code, "oom", "killed by the kernel: out of memory")
     if code is not None and code < 0 and -code not in _CRASHES:
         return _outcome(Event.FAILED, code, "killed")
-    # imported late, since most workers do not need it
+    # Imported late, since most workers do not need it.
     from sweeper.worker.service_errors import meaning
 
     error = cause(ending.tail)

@@ -2,7 +2,8 @@
 next to this file, and the answers to standard output. `--check PROGRAM FILE...` tests the
 connection, and checks that the program and the files exist."""
 
-# Uses only the standard library of any Python 3, because the agent's sandbox executes a copy.
+# This module uses only the standard library of any Python 3, because the agent's sandbox executes a
+# copy.
 import json
 import os
 import shutil

@@ -70,7 +70,7 @@ def _codex(setting: Setting) -> list[str]:
         argv += ["-c", f"{server}.{key}={json.dumps(value)}"]
     if setting.isolated:
         return [*argv, "--dangerously-bypass-approvals-and-sandbox", "-"]
-    # Without this, the folder is writable.
+    # By default, the agent may also write to folders for temporary files.
     for key in ("exclude_slash_tmp", "exclude_tmpdir_env_var"):
         argv += ["-c", f"sandbox_workspace_write.{key}=true"]
     return [*argv, "--sandbox", "workspace-write", "-"]
@@ -82,7 +82,8 @@ CLIS = {
         _claude,
         ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_AUTH_TOKEN"),
         {
-            # This lets the agent skip permissions as root, which it only is in a container.
+            # Without this variable, the agent refuses to skip permissions as root. It is root only
+            # in a container.
             "IS_SANDBOX": "1",
             # How long the agent waits for tools at its start.
             "MCP_CONNECT_TIMEOUT_MS": str(_START_SECONDS * 1000),

@@ -174,7 +174,7 @@ def run(private: str) -> int:
             process = await sandbox.exec.aio(*command, text=False)
             return await _Session(start, private, process).run()
         finally:
-            with suppress(Exception):  # then the guard in the sandbox ends it
+            with suppress(Exception):  # on failure, the guard in the sandbox ends it
                 await sandbox.terminate.aio()
 
     async def end(client: "Client", app: "App") -> None:

@@ -140,8 +140,8 @@ class Room:
             environment = {**os.environ, **secrets, ROOT: self._private}
         elif self._sandbox.isolated:
             command = [*self._podman(env, list(secrets)), *argv]
-            # Without ROOT: processes with it are killed at the end, but podman's own processes must
-            # live to remove the container.
+            # Do not set ROOT: processes that have this variable are killed at the end, but podman's
+            # own processes must live on to remove the container.
             environment = {**os.environ, **secrets}
         else:
             command = list(argv)
@@ -206,7 +206,7 @@ class Room:
         process, self._process = self._process, None
         if process is not None:
             if self._sandbox.kind == "modal":
-                process.send_signal(signal.SIGINT)  # it ends the sandbox
+                process.send_signal(signal.SIGINT)  # the process then ends the sandbox
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_END_SECONDS)
             elif self._sandbox.isolated:

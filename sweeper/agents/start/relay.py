@@ -2,8 +2,8 @@
 JSON object per line) carry the agent's files, its output, and its connections to sweeper's
 tools."""
 
-# Uses only the standard library of any Python 3, because the sandbox executes its text. The other
-# side is modal_client.py, which also uses `Folder` and `Frames`.
+# This module uses only the standard library of any Python 3, because the sandbox executes its text.
+# The other side is modal_client.py, which also uses `Folder` and `Frames`.
 import base64
 import contextlib
 import json

@@ -19,7 +19,7 @@ __all__ = ["BACKEND"]
 
 def _merged(defaults: Mapping[str, object], later: Mapping[str, object]) -> dict[str, object]:
     merged = dict(defaults)
-    if "job_definition" in later:  # These replace a default image and its roles.
+    if "job_definition" in later:  # It replaces a default image and its roles.
         merged = {k: v for k, v in merged.items() if k not in ("image", *OF_AN_IMAGE)}
     elif later.keys() & {"image", *OF_AN_IMAGE}:
         merged.pop("job_definition", None)

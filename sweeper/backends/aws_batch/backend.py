@@ -76,8 +76,8 @@ class AwsBatchBackend(Backend):
         self._clock = clock
         self._doubted_until = clock() + _DOUBT_SECONDS
         self._terminated: set[str] = set()
-        self._refused: dict[str, Backoff] = {}  # by the job that could not be terminated
-        self._queue_arn = ""  # until `check`
+        self._refused: dict[str, Backoff] = {}  # by id of a job that could not be terminated
+        self._queue_arn = ""  # unknown until `check`
 
     def location(self) -> dict[str, str]:
         # The ARN contains the region and the account, whichever profile or name was used.

@@ -87,7 +87,7 @@ class Jobs:
         self._sizes: dict[str, int] = {}  # number of children, by array
         self._seen: dict[str, JobStatus] = {}
         self._restarts: dict[str, int] = {}
-        # by array: the number of its children in each state, when it was last described
+        # For each array: the number of its children in each state when it was last described.
         self._counts: dict[str, dict[str, int]] = {}
         self._due: dict[str, None] = {}  # ids to describe, in order
 

@@ -98,7 +98,8 @@ def _allowed(cluster: Cluster, permission: tuple[str, str, str]) -> bool:
     except Refused as error:
         if error.status != 403:
             raise
-        # This account may not query its permissions. A missing one shows when it is needed.
+        # This account may not query its own permissions. If one is missing, the request that needs
+        # it fails.
         return True
 
 

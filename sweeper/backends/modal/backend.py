@@ -117,7 +117,7 @@ class ModalBackend(Backend):
         self._image: Image | None = None
         self._app_id = ""
         self._going: set[str] = set()  # ids of running sandboxes, at the last listing
-        self._ids: dict[str, str | None] = {}  # by token; None if there was none
+        self._ids: dict[str, str | None] = {}  # of sandboxes, by token; None if there was none
         self._over: dict[str, JobStatus] = {}
         self._unsignalled: set[str] = set()  # tokens whose last signal failed
         self._freshness = Freshness()
@@ -259,7 +259,7 @@ class ModalBackend(Backend):
         except Refused as error:
             if error.kind != "NotFoundError":
                 raise
-            self._ids[token] = None  # Modal has forgotten it
+            self._ids[token] = None  # Modal no longer knows the sandbox
             return
         if how is not None:
             self._over[token] = how

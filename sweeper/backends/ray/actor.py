@@ -43,7 +43,7 @@ class Job:
         self._me = ray.get_runtime_context().current_actor
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._process: subprocess.Popen[str] | None = None
-        # This removes the end of an earlier actor, if the job was submitted twice.
+        # If the job was submitted twice, remove the recorded end of the earlier actor.
         with suppress(Exception):
             import_module("ray.experimental.internal_kv")._internal_kv_del(
                 self._key, namespace=ENDS

@@ -97,7 +97,7 @@ class SlurmBackend(Backend):
             try:
                 self.trial(needs)
             except Full:
-                pass  # There will be room.
+                pass  # There will be room for the jobs later.
             except Closed:
                 partition = {**self._defaults, **needs}.get("partition")
                 if not self._slurm.nodes_away(str(partition) if partition else None):

@@ -138,7 +138,7 @@ class SshBackend(Backend):
             self._each(dict.fromkeys(self._capacity, ()), self._count, every=True)
 
     def room(self, resources: Mapping[str, object] | None = None) -> int:
-        del resources  # All jobs need the same.
+        del resources  # All jobs need the same resources.
         counts = self._counts(age=_BUSY_SECONDS)
         return sum(max(0, self._capacity[host] - jobs) for host, jobs in counts.items())
 

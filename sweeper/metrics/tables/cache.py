@@ -87,9 +87,10 @@ class _Segment:
 
     def _load(self, keys: list[str]) -> None:
         names = [str(self._places[key]) for key in keys]
+        # Open the file each time, since there may be too many segments to keep all of them open.
         with _pyarrow().ParquetFile(
             self.path, metadata=self._footer, page_checksum_verification=True
-        ) as file:  # opened each time, since there may be many segments
+        ) as file:
             table = file.read(columns=names, use_threads=False)
         values, odd = dict(self._whole.values), dict(self._whole.odd)
         for key, name in zip(keys, names, strict=True):
@@ -187,7 +188,7 @@ class Cache:
             self._sent.update(self._new)
             self._new, self._new_keys, self._new_numbers = {}, {}, 0
             writer = threading.Thread(target=_write, args=arguments)
-            # No thread could be started: the data is read again next time.
+            # If no thread can be started, the data is not cached, and is read again next time.
             with suppress(RuntimeError):
                 writer.start()
                 _writers.append(writer)

@@ -167,8 +167,8 @@ class Reader:
             begin, (stamp, data) = 0, source.read(0)
         fleeting = cache is not None and not cache.folder.may_keep(stamp)
         if before is None or state is None:
-            # Files that have not changed for long will rarely be compared by bytes, and pieces
-            # never are.
+            # The checksum serves to compare the bytes later. That never happens to pieces, and
+            # rarely to files that have not changed for long.
             compared = not source.pieces and (fleeting or not source.settled)
             offset, rows, checksum = 0, 0, 0 if compared else None
             columns = read_columns(name, data, self._hint)

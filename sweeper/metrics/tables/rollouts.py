@@ -257,7 +257,7 @@ def _added(
     """Return the sum of each record's numbers, and their count."""
     mask = present(numbers)
     records = record_of[mask]
-    # without records, `bincount` returns integers
+    # Without records, `bincount` returns integers.
     total = np.bincount(records, numbers[mask], size).astype(np.float64)
     return total, np.bincount(records, minlength=size)
 
