@@ -64,8 +64,7 @@ def _attempts(shell: Any) -> set[tuple[str, str]]:
 
 
 def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
-    """Requests fail and the checkout is gone. Jobs have their code and secret; no file has the
-    secret."""
+    """Requests fail and the checkout is gone. Jobs have their code; no file has the secret."""
     batch.secrets[ARN] = CANARY
     grid, options = shell.folder / "grid.yaml", batch.options(array=3)
     text = grid.read_text().replace(

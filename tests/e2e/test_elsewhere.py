@@ -1,4 +1,4 @@
-"""Sweeps on stand-ins with real processes: Kubernetes, Beaker and Modal. Their store is on S3."""
+"""Sweeps on stand-ins with real processes (Kubernetes, Beaker and Modal) and a store on S3."""
 
 import copy
 import importlib
@@ -26,12 +26,12 @@ PLANNED = "made-at-launch"
 
 
 class Place:
-    """What differs between the stand-ins; this class is right for Kubernetes."""
+    """Differences between the stand-ins. This class describes Kubernetes."""
 
     fixture = "kube"
     lost_answers: tuple[tuple[Any, ...], ...] = (("POST", "jobs", 500), ("POST", "jobs", 0))
     submission: Any = ("POST", "jobs")
-    """A submission among the requests of the service."""
+    """The submission in the service's list of requests."""
     broken: tuple[tuple[Any, ...], ...] = (
         ("GET", "jobs", 500),
         ("GET", "pods", 429),
@@ -40,12 +40,12 @@ class Place:
     """Faults that a launcher with waiting jobs meets."""
     has_nodes = True
     reason: str | None = "Insufficient cpu"
-    """Why jobs wait that have no room."""
+    """The reason of jobs that wait for room."""
     secret = "keys/wandb"
     example = r"launch.kubernetes.secrets: \{WANDB_API_KEY: tinker/api-key\}"
-    """The example in the message of a missing secret."""
+    """The example in the message about a missing secret."""
     refused: Mapping[str, Any] = {"service_account": "runs"}
-    """Options that the service refuses, with this message."""
+    """Options that the service refuses with `message`."""
     message = 'serviceaccounts: "runs" not found'
     good: Mapping[str, Any] = {
         **{"image": IMAGE, "service_account": "runs", "queue": "team"},
@@ -55,7 +55,7 @@ class Place:
         *("API server", "permissions", "optional permissions", "image", "nodes", "service account"),
         *("Kueue's queue", "secret A"),
     )
-    """What `doctor` checks of good options, and what it says of bad ones."""
+    """What `doctor` checks for good options; `problems` has its findings for bad ones."""
     bad: Mapping[str, Any] = {"queue": "nobody", "secrets": {"A": "other/a"}}
     problems: Mapping[str, Any] = {
         "permissions": "delete jobs",
@@ -86,7 +86,7 @@ class Place:
         return json.dumps([service.things[kind] for kind in ("jobs", "pods", "events")])
 
     def compare(self, planned: list[Any], service: Any) -> None:
-        """Assert that the plan had what was submitted, except for what a launch makes."""
+        """Assert that the plan equals what was submitted, except for values set by a launch."""
         for job in planned:
             there = copy.deepcopy(service.things["jobs"][job["metadata"]["name"]])
             for document in (there, there["spec"]["template"]):
@@ -151,8 +151,8 @@ class Beaker(Place):
 class Modal(Beaker):
     fixture = "modal"
     lost_answers = (("SandboxCreateV2", "UNAVAILABLE"),)
-    submission = None  # its client repeats some by itself
-    broken = (("SandboxListV2", "INTERNAL"),) * 6  # its client asks a few times by itself
+    submission = None  # the client retries some requests itself
+    broken = (("SandboxListV2", "INTERNAL"),) * 6  # the client retries a few times
     has_nodes = False
     reason = None
     secret = "keys"
@@ -217,7 +217,7 @@ def _fault(name: str, *about: Any, **more: Any) -> Any:
 
 
 def test_a_sweep_from_start_to_end(sweep: Any, name: str, place: Place) -> None:
-    """Requests fail, the checkout is gone: jobs bring their code, and a secret that no file has."""
+    """Requests fail and the checkout is gone. Jobs have their code; no file has the secret."""
     shell, service = sweep.shell, sweep.service
     place.add_secret(service)
     sweep.write("secrets: [WANDB_API_KEY]\n", secrets={"WANDB_API_KEY": place.secret})
@@ -256,7 +256,7 @@ def test_what_is_submitted_was_in_the_plan(sweep: Any, place: Place) -> None:
     launcher = sweep.start(*HELD)
     sweep.shell.until(lambda: sweep.at_step(2) == 3)
     place.compare(planned, sweep.service)
-    assert sweep.shell.manifests(*HELD) == []  # all of it is on its way
+    assert sweep.shell.manifests(*HELD) == []  # everything is submitted
     Path(f"{sweep.shell.ledger}.go").touch()
     sweep.well(launcher)
 
@@ -284,7 +284,7 @@ def test_the_doctor(sweep: Any, name: str, place: Place) -> None:
 
 @pytest.mark.timeout(600)
 def test_whatever_is_killed_or_lost(sweep: Any, name: str, place: Place) -> None:
-    """A preemption, a lost node, lost answers, killed launchers and an outage cost no run."""
+    """A preemption, a lost node, lost replies, killed launchers and an outage cost no run."""
     shell, service = sweep.shell, sweep.service
     launcher = sweep.start(*HELD)
     shell.until(lambda: sweep.at_step(2) == 3)
@@ -295,7 +295,7 @@ def test_whatever_is_killed_or_lost(sweep: Any, name: str, place: Place) -> None
     shell.until(lambda: all(list(store.names(path)) for path in parts))
     jobs = sweep.backend().find([f"{run}-a1" for run in ids])
     service.silent = True
-    launcher = sweep.start(*HELD)  # which waits for its service
+    launcher = sweep.start(*HELD)  # it waits for its service
     output, errors = launcher.communicate(timeout=200)
     assert launcher.returncode == 6 and "does not answer" in errors, output + errors
     assert "Traceback" not in errors
@@ -330,12 +330,12 @@ def test_whatever_is_killed_or_lost(sweep: Any, name: str, place: Place) -> None
 
 
 def test_many_quick_runs(sweep: Any, place: Place) -> None:
-    """And a launcher that is killed among them."""
+    """A launcher is killed while they run."""
     values = json.dumps(list(range(MANY)))
     given = (f"x={values}", "seconds=0.01", "launch.max_parallel=30")
     given += ("mode=resume:first:holds-3", "launch.grace=1s")
     launcher = sweep.start(*given)
-    sweep.shell.until(lambda: sweep.at_step(2) > MANY // 20)  # none comes to its end
+    sweep.shell.until(lambda: sweep.at_step(2) > MANY // 20)  # no run ends before the kill
     launcher.send_signal(signal.SIGKILL)
     launcher.communicate()
     Path(f"{sweep.shell.ledger}.go").touch()
@@ -343,12 +343,12 @@ def test_many_quick_runs(sweep: Any, place: Place) -> None:
     sweep.well(sweep.start(*given), 1200)
     print(f"{MANY} runs, the last after {time.monotonic() - begun:.0f} s")
     sweep.shell.judge(once=True)
-    if place.submission is not None:  # what was submitted twice was known
+    if place.submission is not None:  # at most the jobs in flight were submitted again
         assert sweep.service.requests.count(place.submission) <= MANY + 31
 
 
 def test_what_is_refused(sweep: Any, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one line, before anything is on record; what the service refuses is in tests/contract."""
+    """In one line, before anything is recorded. tests/contract covers refusals by the service."""
     monkeypatch.chdir(sweep.shell.folder)
 
     def refused(match: str, more: str = "", error: Any = UsageError, **how: Any) -> None:

@@ -1,6 +1,6 @@
 """Every call of the installed SDK does what the table in docs/engine.md says of it."""
 
-# Futures of either kind and documents as answered: the SDK's types allow more than arrives.
+# The SDK's types are wider than what the engine returns: two kinds of futures, documents.
 # pyright: reportOperatorIssue=false, reportMissingImports=false, reportArgumentType=false
 
 import gc
@@ -63,7 +63,7 @@ DATA = [
 
 
 def calls():
-    """Yield every public call of the clients, without the asynchronous twins of others."""
+    """Yield every public call of the clients, except asynchronous variants."""
     for client in CLIENTS:
         names = {name for name, _ in inspect.getmembers(client) if not name.startswith("_")}
         for name in sorted(names):
@@ -76,7 +76,7 @@ def test_the_table_has_every_call_and_no_other():
 
 
 class Given:
-    """What calls are made with: clients, and checkpoints that are made when asked for."""
+    """Arguments of calls: clients, and checkpoints that are created on demand."""
 
     def __init__(self, url, key):
         self.address = {"base_url": url, "api_key": key}
@@ -103,7 +103,7 @@ class Given:
         )
 
     def ask(self, call):
-        """Return the result of a coroutine that gets the client below the others."""
+        """Call a coroutine function with the low-level client and return the result."""
         holder = self.service.holder
 
         async def send():
@@ -113,7 +113,7 @@ class Given:
         return holder.run_coroutine_threadsafe(send()).result(WAIT)
 
     def raw(self, resource, name, /, *args, **arguments):
-        """Call a resource below the clients."""
+        """Call a resource of the low-level client."""
         return self.ask(lambda client: getattr(getattr(client, resource), name)(*args, **arguments))
 
     def numbered(self, resource, name, request, **fields):
@@ -127,7 +127,7 @@ class Given:
     order = itertools.count(1)
 
     def answer(self, promise):
-        """Return the document that a promise has become, or None if it is not JSON."""
+        """Return the document of a resolved promise, or None if it is not JSON."""
         request = types.FutureRetrieveRequest(request_id=promise.request_id)
         response = self.ask(
             lambda client: client.futures.with_raw_response.retrieve(request=request)
@@ -159,7 +159,7 @@ def raw_forward_backward(given):
 
 
 def custom(given):
-    with pytest.raises(ImportError, match="PyTorch"):  # test_engine_sdk.py has one to give it
+    with pytest.raises(ImportError, match="PyTorch"):  # test_engine_sdk.py has a stand-in
         given.training.forward_backward_custom(DATA, lambda *_: None)
 
 
@@ -218,7 +218,7 @@ ARGUMENTS = {
     "RestClient.unpublish_checkpoint_from_tinker_path": lambda g: (g.saved(public=True),),
     "AdminClient.get_billing_usage": lambda g: hour(),
 }
-"""What methods of clients are called with. Those that are not listed take no argument."""
+"""Arguments of the clients' methods. Methods that are not listed take none."""
 RAW = {
     "AsyncFuturesResource.retrieve": lambda g: types.FutureRetrieveRequest(
         request_id=g.raw("models", "create", request=g.new_model()).request_id
@@ -255,7 +255,7 @@ RAW = {
     },
     "AsyncWeightsResource.list": lambda g: {"model_id": g.training.model_id},
 }
-"""What methods of the resources below the clients are called with."""
+"""Arguments of the low-level client's methods."""
 NUMBERED = {
     "AsyncTrainingResource.optim_step": (types.OptimStepRequest, lambda g: {"optim_params": ADAM}),
     "AsyncWeightsResource.load": (
@@ -272,7 +272,7 @@ NUMBERED = {
         lambda g: {"path": "raw"},
     ),
 }
-"""Methods whose requests are numbered: the type of the request and its fields."""
+"""Methods with numbered requests: the type of the request and its fields."""
 SPECIAL = {
     "ServiceClient.close": lambda g: tinker.ServiceClient(**g.address).close("success"),
     "ServiceClient.copy_weights": lambda g: tinker.ServiceClient(
@@ -287,7 +287,7 @@ SPECIAL = {
         .from_sampler_handle(g.sampling.get_sampler_handle(), api_key=g.address["api_key"])
         .sample(TOKENS, 1, PARAMS)
     ),
-    # By a name it would ask the hub: runs are given a cache that has it.
+    # With a model's name it would ask the hub; runs get a cache with the tokenizer.
     "SamplingClient.get_tokenizer": lambda g: g.training.get_tokenizer(),
     "AsyncFuturesResource.with_raw_response": lambda g: g.answer(raw_forward_backward(g)),
     "AsyncTelemetryResource.with_raw_response": lambda g: g.ask(
@@ -321,7 +321,7 @@ def given(engine):
     yield made
     made.service.close("success").result(WAIT)
     del made
-    gc.collect()  # the SDK leaves sockets to the collector: here, where that is no error
+    gc.collect()  # close the SDK's sockets here, where a ResourceWarning is no error
 
 
 def result_of(made):
@@ -343,7 +343,7 @@ def test_a_call_does_what_the_documentation_says(call, given):
         with pytest.raises(Exception, match=re.escape(message)) as refused:
             result_of(make(given, call))
         assert not isinstance(refused.value, TimeoutError)
-    # and the client is as good as before
+    # The client still works.
     given.training.forward(DATA, "cross_entropy").result(timeout=WAIT)
 
 
@@ -404,7 +404,7 @@ def test_a_session_that_has_ended_is_still_known(given):
         assert searched(**query) == [session], query
     assert given.session in searched(statuses=[{"type": "active"}], limit=200)
     assert session not in searched(statuses=[{"type": "active"}], limit=200)
-    # page by page, each once
+    # Page by page, each session once.
     request, seen = types.SessionSearchRequest(limit=1), []
     while True:
         page = given.rest.search_sessions(request).result(WAIT)
@@ -430,7 +430,7 @@ def tinker_says(given, *arguments, folder="."):
         cwd=folder,
         timeout=WAIT,
     )
-    # Having said all, its compiled parts abort it now and then while Python ends.
+    # The SDK's compiled parts sometimes abort while Python shuts down, after all output.
     assert done.returncode in (0, -signal.SIGABRT), done.stderr
     return json.loads(done.stdout) if done.stdout.startswith(("{", "[")) else done.stdout
 
@@ -455,7 +455,7 @@ def test_the_sdks_command_line(given, engine, tmp_path):
 
 
 def assert_is_the_adapter(folder, vault, path):
-    """Assert that PEFT's files have the engine's adapter: W + alpha / r B A, map by map."""
+    """Assert that PEFT's files contain the engine's adapter: W + alpha / r B A for each map."""
     from safetensors.numpy import load_file
 
     checkpoint = vault.load(checkpoints.parse(path))

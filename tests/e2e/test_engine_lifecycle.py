@@ -1,4 +1,4 @@
-"""The engine's process: one a home, found while it lives, its checkpoints there after it."""
+"""The engine's process: one per home, found while it lives. Its checkpoints outlive it."""
 
 import contextlib
 import http.client
@@ -82,7 +82,7 @@ def test_a_home_has_one_engine(tmp_path):
 
 
 def test_two_homes_have_two_engines_on_one_tmux_server(tmp_path, tmux_socket, monkeypatch):
-    """Their sessions differ, though the server is one. Each is ended by its own home."""
+    """Their sessions differ although they share the server. Each home stops its own."""
     infos = []
     for name in ("one", "two"):
         monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / name))
@@ -188,7 +188,7 @@ def step(training, i):
     stepped = training.optim_step(tinker.AdamParams(learning_rate=1e-2))
     return passed.result().metrics["loss:sum"], stepped.result().metrics
 """
-    # Python's own end is left out: beside the SDK's threads it aborts now and then.
+    # Skip Python's shutdown, which sometimes aborts because of the SDK's threads.
     leave = "import os; sys.stdout.flush(); os._exit(0)\n"
     run = subprocess.run(
         [

@@ -18,7 +18,7 @@ TEXT = {"Content-Type": "text/plain"}
 
 @pytest.fixture
 def ask(engine):
-    """A function that makes a request. It returns the status and the reason of a refusal."""
+    """Return a function that makes a request and returns the status and the reason of a refusal."""
     address = engine.url.removeprefix("http://")
     credentials = {"X-API-Key": lifecycle.client_key(engine.home)}
 
@@ -34,7 +34,7 @@ def ask(engine):
 
 @pytest.fixture
 def answer(ask):
-    """A function that posts a document and returns the response."""
+    """Return a function that posts a document and returns the response."""
 
     def answer(path, document):
         status, reply = ask("POST", path, json.dumps(document), JSON, whole=True)
@@ -45,7 +45,7 @@ def answer(ask):
 
 
 def test_every_request_needs_a_token_that_only_its_user_can_read(engine, ask):
-    """Of everything but whether it is there: also of addresses that it has not."""
+    """All except healthz, also on paths that do not exist."""
     assert stat.S_IMODE(os.stat(access_token.path(engine.home)).st_mode) == 0o600
     for key in ("", "tml-local", lifecycle.client_key(engine.home) + "x"):
         other = {"X-API-Key": key}
@@ -59,7 +59,7 @@ def test_every_request_needs_a_token_that_only_its_user_can_read(engine, ask):
 
 
 def test_pages_of_a_browser_are_not_answered(ask):
-    """Neither one that has the name of its site lead here, nor one that just sends something."""
+    """Neither a page whose host name resolves to this machine nor one that only sends requests."""
     for host in ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:9"):
         assert ask("GET", "meter", headers={"Host": host}) == (200, "")
     for host in ("evil.example", "127.0.0.1.evil.example:80", "", "[::2]"):
@@ -79,7 +79,7 @@ def test_large_and_deep_bodies_are_refused(ask):
     deep = b"[" * 40_000_000
     limit = f"the body has more than {JSON_BYTES:,} bytes"
     assert ask("POST", "create_session", deep, JSON) == (413, limit)
-    pieces = iter([deep[:1_000_000]] * 40)  # in chunks: nobody says before how many
+    pieces = iter([deep[:1_000_000]] * 40)  # in chunks, without a length
     assert ask("POST", "create_session", pieces, JSON) == (413, limit)
     protobuf = {"Content-Type": "application/x-protobuf"}
     assert ask("POST", "forward_backward", b"\x0a" + bytes(70_000_000), protobuf)[0] == 413
@@ -92,7 +92,7 @@ def test_large_and_deep_bodies_are_refused(ask):
 
 
 def test_a_number_in_a_body_that_is_too_large_is_free_at_once(ask, answer):
-    """The SDK counts a request that was turned away, and all that follow wait for its number."""
+    """The SDK numbers rejected requests too, and later requests wait for their number."""
     session = answer("create_session", {})["session_id"]
     made = answer("create_model", {
         "session_id": session, "model_seq_id": 0, "base_model": "tiny/qwen3",

@@ -27,7 +27,7 @@ WAIT = 240
 
 @pytest.fixture(scope="module")
 def connect(engine):
-    """Make service clients; they are closed at the end."""
+    """Yield a function that makes service clients, and close them at the end."""
     made = []
 
     def connect(**more):
@@ -38,7 +38,7 @@ def connect(engine):
     yield connect
     for client in made:
         client.close("success").result(timeout=WAIT)
-    # the SDK leaves sockets to the collector: here, where that is no error
+    # Close the SDK's sockets here, where a ResourceWarning is no error.
     made.clear()
     gc.collect()
 
@@ -102,7 +102,7 @@ def test_the_tokenizer_is_the_models_and_needs_no_network(training, monkeypatch)
     info = training.get_info()
     assert (info.model_data.model_name, info.lora_rank, info.is_lora) == (MODEL, 8, True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # transformers misses torch
+        warnings.simplefilter("ignore")  # transformers warns that torch is missing
         tokenizer = training.get_tokenizer()
     text = "<|im_start|>user\nhé 漢<|im_end|>\n"
     ids = tokenizer.encode(text)
@@ -222,7 +222,7 @@ def test_logprobs_of_named_tokens_and_the_likeliest_of_those_sampled(service, tr
             assert [value for _, value in best] == sorted((v for _, v in best), reverse=True)
             assert dict(best).get(token, logprob) == pytest.approx(logprob)
             assert sum(np.exp(value) for _, value in best) == pytest.approx(1, abs=0.05)
-    # The prompt's own tokens, a token that is not asked for, and another one.
+    # For each position: the prompt's token, none (-1), and another one.
     ids = np.array([[token, -1, 7] for token in TOKENS[1:]])
     answer = ask(target_prompt_logprobs=tinker.TensorData.from_numpy(ids))
     dense = answer.target_prompt_logprobs.to_numpy()
@@ -332,7 +332,7 @@ def test_what_cannot_be_done_has_a_clear_message(service, training):
 
 
 def sampled_datum(sequence, advantage, tokens=None, start=0):
-    """A datum of one sampled sequence, with its provenance."""
+    """Return a datum of one sampled sequence, with its provenance."""
     tokens_used = sequence.tokens if tokens is None else tokens
     n, drawn = len(PROMPT), len(tokens_used)
     advantages = floats([0] * (n - 1) + [advantage] * drawn)
@@ -360,7 +360,7 @@ def test_stable_reinforce_trains_on_what_the_sampler_recorded(service, training)
     def compute():
         return training.forward_backward([sampled_datum(first, 2.0)], loss, config).result(WAIT)
 
-    # Where the policy is the sampler, only the advantages count.
+    # The policy equals the sampler, so only the advantages count.
     assert compute().metrics["loss:sum"] == pytest.approx(-2 * recorded.sum(), rel=1e-4)
     before = recorded.sum()
     training.optim_step(tinker.AdamParams(learning_rate=3e-2)).result(timeout=WAIT)
@@ -411,14 +411,14 @@ def test_custom_losses_run_through_the_sdk(service, monkeypatch):
         training.optim_step(adam).result(timeout=WAIT)
         return start, passed.result(timeout=WAIT).metrics, logprobs(training)
 
-    # the loss that the engine has itself, computed by the client: the same bits
+    # The engine's own loss, computed by the client, gives identical results.
     _, built_in, expected = after("cross_entropy")
     _, metrics, gradient = after(weighted)
     assert metrics["loss:sum"] == pytest.approx(built_in["loss:sum"], rel=1e-6)
     assert metrics["seen"] == 2
     for ours, other in zip(gradient, expected, strict=True):
         np.testing.assert_array_equal(ours, other)
-    # one that no server has
+    # A loss that the engine does not have.
     start, metrics, end = after(squared)
     before = sum(float((lp**2).sum()) for lp in start)
     assert metrics["loss:sum"] == pytest.approx(before, rel=1e-5)

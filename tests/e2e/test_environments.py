@@ -26,7 +26,7 @@ needs_bubblewrap = pytest.mark.skipif(LACKING is not None, reason=str(LACKING))
 KINDS = [pytest.param("bubblewrap", marks=needs_bubblewrap), "process"]
 SMALL = Limits(memory_mb=200, storage_mb=32, processes=48, files=3000)
 SOON = 60.0
-"""Seconds for what ends by itself, and soon."""
+"""Seconds for commands that end soon by themselves."""
 SECRET = "tml-" + "s3cr3t" * 4
 
 
@@ -51,7 +51,7 @@ def test_a_shell_keeps_its_state(opened, kind):
     assert place.exec("echo $x $COLOUR; f 1; basename $PWD; false", SOON).text == "5 blue\nf1\nd\n"
     assert place.exec("(exit 7)", SOON) == Result(7, b"")
     assert place.exec("cat; echo to-stderr >&2", SOON) == Result(0, b"to-stderr\n")
-    # Time for a busy machine to come to the first word.
+    # 4 s are enough for `echo` even on a busy machine.
     ended = place.exec("echo a; sleep 600 & sleep 600", 4)
     assert (ended.code, ended.ended, ended.output) == (None, "timeout", b"a\n")
     assert place.exec("echo [$x]; basename $PWD", SOON).text == "[]\napp\n"
@@ -99,7 +99,7 @@ def test_no_isolation_needs_consent():
         open_environment("process", Made())
 
 
-# Command, seconds, what its output must hold, what it must not.
+# Command, seconds, and patterns that its output must and must not match.
 HOSTILE = [
     (":(){ :|:& };:", 1.0, "", ""),
     ("perl -e 'fork while 1'", 0.5, "", ""),
@@ -150,7 +150,7 @@ HOSTILE = [
 
 @needs_bubblewrap
 def test_hostile_commands_do_no_harm(opened, tmp_path, monkeypatch, request):
-    """Each is over in time, sees no secret, and leaves an environment that works on."""
+    """Each ends in time, sees no secret, and leaves a working environment."""
     monkeypatch.setenv("TINKER_API_KEY", SECRET)
     private = tmp_path / "private"
     private.write_text(SECRET)
@@ -170,7 +170,7 @@ def test_hostile_commands_do_no_harm(opened, tmp_path, monkeypatch, request):
         assert not never or not re.search(never, outcome.text), (command, outcome)
         assert SECRET not in outcome.text, command
         assert len(outcome.output) <= 65_536
-        # Not for ever; how long says the bench.
+        # A loose bound; the benchmark measures the time.
         assert time.monotonic() - began < 2 * SOON, command
     listener.settimeout(0)
     with pytest.raises(BlockingIOError):
@@ -181,7 +181,7 @@ def test_hostile_commands_do_no_harm(opened, tmp_path, monkeypatch, request):
 
 @needs_bubblewrap
 def test_a_root_of_its_own_lies_below_what_is_written(opened, tmp_path):
-    """And is the same for the next one, wherever it lies."""
+    """The next environment finds it unchanged. Its folder may be private."""
     root = tmp_path / "rootfs"
     programs = ["bash", "cat", "chmod", "env", "head", "ls", "mkdir", "rm", "tar", "touch"]
     paths = podmans.copy_with_libraries(root, programs)
@@ -207,7 +207,7 @@ def test_a_root_of_its_own_lies_below_what_is_written(opened, tmp_path):
 
 @needs_bubblewrap
 def test_processes_that_take_too_much_together_are_ended(opened):
-    """No limit of one process says how much all of them take."""
+    """Limits per process do not bound their sum."""
     place = opened()
     hog = "perl -e '$x = q(x) x 90_000_000; sleep 60' &"
     assert place.exec(f"{hog} {hog} {hog} wait", SOON).ended == "memory"
@@ -278,7 +278,7 @@ def test_a_killed_environment_raises(opened):
 
 @needs_bubblewrap
 def test_an_environment_that_is_killed_at_its_start_raises_at_once(monkeypatch):
-    """Though a process that it had started by then holds its pipes open."""
+    """Even if a process that it had started still holds its pipes open."""
     place = open_environment("bubblewrap", Made(limits=SMALL))
     half = ["sh", "-c", "sleep 1000 & echo half a start >&2; kill -9 $$"]
     pipe, made = subprocess.PIPE, []
@@ -301,7 +301,7 @@ def test_an_environment_that_is_killed_at_its_start_raises_at_once(monkeypatch):
 
 @needs_bubblewrap
 def test_bubblewrap_may_be_anywhere_on_the_path(opened, tmp_path, monkeypatch):
-    """What `doctor` and a plan have found must be what episodes start."""
+    """Episodes must start the program that `doctor` and a plan found."""
     real = shutil.which("bwrap")
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -320,7 +320,7 @@ def test_bubblewrap_may_be_anywhere_on_the_path(opened, tmp_path, monkeypatch):
     program.chmod(0o755)
     began.chmod(0o666)
     monkeypatch.setenv("PATH", f"{elsewhere}:{programs}")
-    if os.geteuid() == 0:  # bubblewrap is started as nobody then
+    if os.geteuid() == 0:  # bubblewrap then runs as the user nobody
         for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
             folder.chmod(folder.stat().st_mode | 0o55)
     assert sandbox.missing("bubblewrap") is None

@@ -26,7 +26,7 @@ command: [python, train.py, "{lr}", "{log_path}"]
 grid: {lr: [1, 2]}
 metric: {name: loss, goal: minimize}
 launch: {backend: local}
-""".replace("python", sys.executable)  # which need not be on the PATH by that name
+""".replace("python", sys.executable)  # the PATH may have no `python`
 
 
 class Project(Typed):
@@ -87,7 +87,7 @@ def checkout(project: Project) -> Project:
 def test_each_run_shows_the_code_that_it_ran_and_comparisons_say_that_it_differs(
     checkout: Project,
 ) -> None:
-    """A second launch with a fixed program must not rewrite the history of the runs before it."""
+    """A second launch with a fixed program must not change the records of earlier runs."""
     first, second = checkout.launch_and_change()
     output = checkout.launch()
     assert "the code has changed (train.py)" in output
@@ -133,7 +133,7 @@ def test_a_longer_grid_or_new_notes_are_not_other_code(checkout: Project) -> Non
 
 
 def test_outside_of_git_the_digest_of_the_program_tells_code_apart(project: Project) -> None:
-    """There is no copy and no commit there, so each attempt records what it found."""
+    """Without a copy or a commit, each attempt records what it found."""
     project.write("helper.py", "x = 1\n")
     project.launch()
     project.write("helper.py", "x = 2\n")
@@ -174,7 +174,7 @@ def test_packages_variables_and_data_that_changed_are_named(checkout: Project) -
 
 
 def test_a_sweep_of_an_older_version_goes_by_the_times_of_its_launches(checkout: Project) -> None:
-    """Its events do not name their launch, and its launches have no records of their own."""
+    """Its events do not name their launch, and its launches have no separate records."""
     first, second = checkout.launch_and_change()
     checkout.launch()
     top = checkout.root / "sweeps" / "g"
@@ -195,7 +195,7 @@ def test_a_sweep_of_an_older_version_goes_by_the_times_of_its_launches(checkout:
 
 
 def test_finished_runs_can_be_run_again_after_a_fix(checkout: Project) -> None:
-    """A launch skips them; a retry by state starts from nothing, and its values count."""
+    """A launch skips them. A retry by state starts from scratch, and its values count."""
     begin = "import os, sys\nprint('found', os.listdir(sys.argv[2]))\n"
     program = _TRAIN + "with open(os.path.join(sys.argv[2], 'checkpoints.jsonl'), 'w') as file:\n"
     program += """    file.write('{"name": "final", "final": true}')\n"""
@@ -280,7 +280,7 @@ def test_code_in_other_repositories_or_among_many_files_is_frozen_too(
 
 
 def test_a_repository_that_is_too_large_to_copy_is_reported(checkout: Project) -> None:
-    """Runs read it where it is, so a later edit would reach them without a word."""
+    """Runs read it in place, so a later edit would reach them unnoticed."""
     _nested(checkout, "repository")
     for number in range(3):
         checkout.write(f"vendor/{number}.bin", "x" * 9_000_000)
@@ -291,7 +291,7 @@ def test_a_repository_that_is_too_large_to_copy_is_reported(checkout: Project) -
 
 
 def test_a_worktree_inside_the_checkout_is_no_code_of_it(checkout: Project) -> None:
-    """Somebody else may be editing there."""
+    """Another user may be editing there."""
     checkout.git("worktree", "add", "-q", "-b", "other", "wt")
     checkout.launch()
     checkout.write("wt/train.py", "broken")
@@ -333,7 +333,7 @@ def test_a_root_that_was_there_is_left_as_it_is(checkout: Project) -> None:
 def test_gc_leaves_the_code_that_a_sweep_of_another_folder_executes(
     checkout: Project, tmp_path: Path
 ) -> None:
-    """With `--days 0`, too: the run imports one of its modules after the removal."""
+    """Even with `--days 0`: the run imports one of its modules after the removal."""
     checkout.write("helper.py", "x = 0\n")
     checkout.write("flag.sh", "")
     waits = "import os, time\nwhile not os.path.exists(os.environ['GO']):\n    time.sleep(0.05)\n"

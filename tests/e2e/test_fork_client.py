@@ -1,4 +1,4 @@
-"""A recipe that a fork server starts is what it would be by itself, and dies with its worker."""
+"""A recipe that a server forks behaves as after an exec, and dies with its worker."""
 
 import fcntl
 import os
@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture
 def warmed(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warm]:
-    """A `Warm` whose first attempt is prepared and has a list of modules."""
+    """Yield a `Warm` with a prepared first attempt and a list of modules."""
     # A busy machine may need long to start a server.
     monkeypatch.setattr(daemon, "_STARTING_SECONDS", 90.0)
     warm = Warm(bench, tmp_path, tmp_path / "home")
@@ -49,7 +49,7 @@ def lives(pid: int) -> bool:
 def test_it_is_as_after_an_exec(
     warmed: Warm, interpreter: tuple[str, Path], locale: str | None
 ) -> None:
-    """Also where no locale is set, and an interpreter sets one for itself."""
+    """Also without a locale, where an interpreter sets one itself."""
     for name in [name for name in warmed.environment if name.startswith(("LANG", "LC_"))]:
         del warmed.environment[name]
     warmed.change({} if locale is None else {"LANG": locale})
@@ -76,7 +76,7 @@ def test_it_is_as_after_an_exec(
         assert environment.pop("SWEEPER_RUN_DIR") == str(folder)
         assert f"{warmed.bench.id}.{attempt}" in environment.pop("SWEEPER_METER")
         record["argv"] = record["argv"][:1]
-        assert (folder / "left").read_text() == "last words"  # though it did not close the file
+        assert (folder / "left").read_text() == "last words"  # although it left the file open
     assert records[0] == records[1] == records[2]
     assert (ended["state"], ended["code"]) == (State.FAILED, 3)
     assert ended["max_rss_bytes"] > 1 << 20
@@ -91,7 +91,7 @@ def test_an_attempt_after_a_failure_starts_by_itself(warmed: Warm) -> None:
 
 
 def test_the_server_has_no_secret(warmed: Warm) -> None:
-    """Not in its environment, and not in its memory, which every later run would have a copy of."""
+    """Neither in its environment nor in its memory, which every later run copies."""
     warmed.run(RECORD_ALL)
     (server,) = warmed.servers
     assert warmed.recorded(1)["environment"]["SOME_API_KEY"] == "canary-4712"
@@ -136,7 +136,6 @@ def test_it_dies_with_its_worker(warmed: Warm) -> None:
 
 
 def test_it_outlives_the_server(warmed: Warm) -> None:
-    """And the server that comes after it serves while that run lives."""
     worker, recipe, _, _ = living(warmed)
     (server,) = warmed.servers
     os.kill(server, signal.SIGKILL)
@@ -172,7 +171,7 @@ def test_a_server_that_ends_during_a_request_is_replaced(warmed: Warm, longer: f
         fcntl.flock(held, fcntl.LOCK_EX)
         threading.Timer(longer, os.close, (held,)).start()
 
-    os.kill(server, signal.SIGSTOP)  # it is connected to, and does not answer yet
+    os.kill(server, signal.SIGSTOP)  # accepts connections but does not answer yet
     threading.Timer(0.5, end).start()
     child = warmed.fork("raise SystemExit(4)")
     assert child is not None and child.reap()[0] == 4
@@ -180,7 +179,7 @@ def test_a_server_that_ends_during_a_request_is_replaced(warmed: Warm, longer: f
 
 
 def test_another_version_of_a_file_of_the_server_needs_another_server(warmed: Warm) -> None:
-    """A server is named after all files that it and what it forks have loaded from there."""
+    """A server's name depends on all files that it and its forks load from there."""
     child = warmed.fork(
         "import os, sys\n"
         "found = [m.__file__ for name, m in sys.modules.items() if name.startswith('sweeper_')]\n"
@@ -194,7 +193,7 @@ def test_another_version_of_a_file_of_the_server_needs_another_server(warmed: Wa
 
 
 def test_its_group_is_there_when_it_has_begun(warmed: Warm) -> None:
-    """A stop that comes at once is not lost."""
+    """A signal right after the start is not lost."""
     for _ in range(10):
         child = warmed.fork("import time; time.sleep(1000)")
         os.killpg(child.pid, signal.SIGTERM)
@@ -202,17 +201,17 @@ def test_its_group_is_there_when_it_has_begun(warmed: Warm) -> None:
 
 
 def test_how_it_ended_is_known_without_its_keeper(warmed: Warm) -> None:
-    """Killed, or stopped, between the recipe's end and the worker's look at it."""
+    """The keeper is killed or stopped between the recipe's end and the worker's check."""
     for number in (signal.SIGKILL, signal.SIGSTOP):
         child = warmed.fork("raise SystemExit(7)")
         child.await_end()
-        assert select.select([child.connection], [], [], 90)[0]  # its keeper has told
+        assert select.select([child.connection], [], [], 90)[0]  # the keeper has reported
         os.kill(child.keeper, number)
         assert child.reap()[0] == 7
 
 
 def test_no_keeper_no_recipe(warmed: Warm, tmp_path: Path) -> None:
-    """Killed right after the recipe was let go."""
+    """The keeper is killed right after the recipe has started."""
     for _ in range(5):
         child = warmed.fork("import time; time.sleep(1000)")
         os.kill(child.keeper, signal.SIGKILL)
@@ -221,7 +220,7 @@ def test_no_keeper_no_recipe(warmed: Warm, tmp_path: Path) -> None:
 
 
 def test_it_dies_with_its_keeper(warmed: Warm) -> None:
-    """The worker records that it was killed, when it is dead."""
+    """The worker records SIGKILL after the recipe is dead."""
     worker, recipe, keeper, child = living(warmed)
     os.kill(keeper, signal.SIGKILL)
     warmed.bench.finish(worker)
@@ -243,7 +242,7 @@ def test_it_stops_with_its_worker(warmed: Warm) -> None:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[bool]]:
-    """A function that sets the load of this machine. Its list grows with each look at it."""
+    """Return a function that sets this machine's load. Its list grows with each query."""
 
     def give(value: float) -> list[bool]:
         looks: list[bool] = []
@@ -258,7 +257,7 @@ def test_a_server_that_does_not_answer_costs_one_wait(
 ) -> None:
     server = warmed.serve()
     os.kill(server, signal.SIGSTOP)
-    looks = load(0.0)  # it is asked after each wait
+    looks = load(0.0)  # the load is queried after each wait
     for _ in range(3):
         assert warmed.fork("pass", wait_s=0.3) is None
     assert len(looks) == 1
@@ -268,7 +267,7 @@ def test_a_server_that_does_not_answer_costs_one_wait(
 def test_on_a_busy_machine_a_server_is_waited_for(
     warmed: Warm, load: Callable[[float], list[bool]]
 ) -> None:
-    """Hundreds of runs that start at once are a queue; to start by itself would cost each more."""
+    """Hundreds of runs that start at once queue. Starting without the server would cost more."""
     server = warmed.serve()
     load(1000.0)
     looks: list[bool] = []
@@ -284,13 +283,13 @@ def test_on_a_busy_machine_a_server_is_waited_for(
     assert child is not None and child.reap()[0] == 0
     assert len(looks) >= 3
     os.kill(server, signal.SIGSTOP)
-    assert warmed.fork("pass", meanwhile=lambda: False, wait_s=0.1) is None  # it is to stop
+    assert warmed.fork("pass", meanwhile=lambda: False, wait_s=0.1) is None  # it has to stop
     os.kill(server, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
 def interpreter(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """An interpreter, and the folder of the packages that are installed in it."""
+    """Return an interpreter and the folder of its installed packages."""
     folder = tmp_path_factory.mktemp("venv")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -307,7 +306,7 @@ json.dump([packaged.VALUE, forked], open(folder + "/said", "w"))
 
 
 def test_a_package_that_was_changed(warmed: Warm, interpreter: tuple[str, Path]) -> None:
-    """The next run starts by itself with the new version; later runs use another server."""
+    """The next run starts without a server and has the new version; later runs use a new server."""
     package = interpreter[1] / "packaged.py"
     package.write_text("VALUE = 1")
     recipe = warmed.recipe(interpreter[0])
@@ -355,7 +354,7 @@ def test_modules_that_a_server_imports(
 
 
 def test_what_would_be_imported_otherwise(warmed: Warm, interpreter: tuple[str, Path]) -> None:
-    """A hiding module, variables and files that imports read: the run is as without a server."""
+    """Shadowing modules, variables and files: the run imports what it would without a server."""
     package = interpreter[1] / "packaged.py"
     recipe = warmed.recipe(interpreter[0])
     mine = warmed.folder.parent / "mine"
@@ -388,7 +387,6 @@ def test_a_missing_folder_fails_as_without_a_server(warmed: Warm, tmp_path: Path
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(warmed: Warm) -> None:
-    """A folder that others may write to is not used."""
     (warmed.home / "warm").chmod(0o770)
     warmed.run(RECORD_ALL)
     assert not warmed.servers and not warmed.recorded(1)["of its own"][2]

@@ -30,13 +30,13 @@ def test_no_grid_is_a_bug_of_ours(tmp_path: Path) -> None:
 def test_no_document_is_a_bug_of_ours() -> None:
     printed = fuzz("documents.py", "--cases", "60")
     assert "60 cases: 0 failed" in printed
-    # Some were reported, and some made no difference to the answer.
+    # Some were reported, and some did not change the answer.
     ended = dict(re.findall(r"(\d): (\d+)", printed))
     assert int(ended["0"]) > 60 and int(ended["6"]) > 5, printed
 
 
 def test_what_a_plan_must_not_do_is_seen(tmp_path: Path) -> None:
-    """The judge itself: a recipe that writes while it is imported is caught at it."""
+    """The judge reports a recipe that writes a file while it is imported."""
     (tmp_path / "writes.py").write_text('open("owned", "w")\nif __name__ == "__main__": pass\n')
     (tmp_path / "grid.yaml").write_text("recipe: writes.py\n")
     request = {"cwd": str(tmp_path), "arguments": ["plan", "grid.yaml"], "real": False}

@@ -15,7 +15,7 @@ from support.shell import Shell
 
 pytestmark = pytest.mark.e2e
 
-# Each run holds a folder for as long as it computes on a device: two at once would meet there.
+# Each run holds a folder while it computes on a device, so two runs would collide.
 RUN = """
 import os, sys, time
 devices, order = os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]
@@ -51,7 +51,7 @@ launch: {{backend: {backend}, max_parallel: 8, {gpus}}}
 
 
 class Machine:
-    """A machine with `count` stand-in devices, and sweeps on it."""
+    """A machine with stand-in devices, and sweeps on it."""
 
     def __init__(self, folder: Path, gpus: Any, backend: str) -> None:
         self.folder, self.gpus, self.backend = folder, gpus, backend
@@ -99,7 +99,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 @pytest.mark.usefixtures("tmux_socket")
 def test_two_launchers_share_the_devices_and_no_two_runs_meet(machine: Machine) -> None:
-    """One is on local, the other on tmux."""
+    """One launcher uses local, the other tmux."""
     machine.hold.touch()
     machine.write("a", "gpus: 1", 5)
     machine.write("b", "gpus: 1", 5)
@@ -147,12 +147,12 @@ def test_a_killed_launcher_and_a_killed_worker_keep_no_device(machine: Machine) 
     machine.shell.until(lambda: len(machine.taken()) == 3)
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    # The runs go on, and another sweep gets none of their devices.
+    # The runs continue, and another sweep gets none of their devices.
     machine.write("b", "gpus: 1", 3)
     other = machine.launch("b")
     machine.shell.until(lambda: "no more free GPUs" in machine.status("b"))
     assert len(machine.taken()) == 3
-    # A worker is killed, and its recipe with it: its device goes to the other sweep.
+    # The killed worker's recipe ends too, and the other sweep gets the device.
     beats = sorted((machine.folder / "sweeps" / "a" / "heartbeats").iterdir())
     beat = json.loads(beats[0].read_text())
     os.kill(beat["pid"], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What was parsed once is not parsed again: nothing is missed for that, and nothing made up."""
+"""Each configuration is parsed once. The cache neither hides nor adds problems."""
 
 import itertools
 import textwrap

@@ -1,4 +1,4 @@
-"""What `sweeper plan` says of the hostile grids in `tests/corpus`, letter by letter."""
+"""The exact output of `sweeper plan` for the hostile grids in `tests/corpus`."""
 
 import json
 import os
@@ -32,7 +32,7 @@ EXPECTED = parse_expected((CORPUS / "expected.txt").read_text())
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Any]:
-    """A function from a folder and arguments to what tests/fuzz/judge.py says."""
+    """Yield a function from a folder and arguments to the answer of tests/fuzz/judge.py."""
     command = [sys.executable, str(ROOT / "tests" / "fuzz" / "judge.py")]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:

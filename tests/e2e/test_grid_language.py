@@ -1,4 +1,4 @@
-"""The grids that show the language run as they stand, and leave what they measure."""
+"""The grids in grids/language run unchanged and record every step."""
 
 import subprocess
 import sys

@@ -20,14 +20,14 @@ SMALL = ["seeds=2", "max_steps=2", "train_size=20", "test_size=4", "eval_every=0
 
 WHOLE = "SWEEPER_TEST_WHOLE" in os.environ
 PART = {} if WHOLE else {"letters": 2, "test_size": 1, "groups_per_batch": 3}
-"""Words of two letters, of which there are four, are learned in half the steps."""
+"""The four words of two letters are learned in half the steps."""
 
 
 def test_a_run_of_the_grid_goes_from_no_reward_to_nearly_all(recipes, tmp_path):
-    """With fewer words; `make quickstarts` has them all."""
+    """It uses fewer words; `make quickstarts` uses all of them."""
     plan = sweeper.plan(ROOT / "grids" / "grpo.yaml")
     run = max((run for run in plan.runs if run.seed == 0), key=lambda r: r.config["entropy_coef"])
-    # Its learning rate is constant: fewer steps are the first of the same run.
+    # With a constant learning rate, fewer steps are the first steps of the full run.
     assert run.config["lr_schedule"] == "constant"
     settings = run.config | {"max_steps": 120 if WHOLE else 62, "eval_every": 0} | PART
     recipes.succeed("rl", tmp_path, **settings, num_groups_to_log=0)
@@ -60,7 +60,7 @@ def test_the_pair_for_addition_continues_from_each_seeds_checkpoint(tmp_path):
     try:
         launch("addition_sft", *SMALL)
         execute(tmp_path, sys.executable, "-c", link)
-        execute(tmp_path, sys.executable, "-c", link)  # does no harm
+        execute(tmp_path, sys.executable, "-c", link)  # a repetition changes nothing
         launch("addition_grpo", *SMALL, "groups_per_batch=4", "group_size=4")
         launch("addition_more_sft", *SMALL)
         assert "addition-more-sft" in execute(tmp_path, sys.executable, "-c", compare)

@@ -1,4 +1,4 @@
-"""The package harbor: its trials and its Terminus agent on our engine, in our environments."""
+"""The package harbor: its trials and its Terminus agent on our engine and environments."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def lines(path):
 
 
 def sequences():
-    """Return what is tried on each task: the solution, nothing, and random letters."""
+    """Return the commands to try on each task: the solution, none, and random letters."""
     rng, sequences_by_task = random.Random(1), {}
     for task in read_all(str(TASKS))[0]:
         solution = Path(task.steps[0].solution or "", "solve.sh").read_text().splitlines()[1:]
@@ -69,7 +69,7 @@ def sequences():
 
 
 def test_the_same_commands_earn_the_same(tmp_path):
-    """By harbor's trials and verifier, and by ours: the rewards of 36 sequences of commands."""
+    """harbor's trials and ours give equal rewards to 36 sequences of commands."""
     tried = sequences()
     count = len(tried["door"])
     options = json.dumps({"commands": tried})
@@ -132,7 +132,7 @@ def test_a_killed_run_continues_with_the_missing_trials(tmp_path):
 
 
 def test_terminus_on_the_engine(recipes, tmp_path):
-    """Terminus records the very tokens that the service sampled, with their logprobs."""
+    """Terminus records exactly the tokens that the service sampled, with their logprobs."""
     log_path = tmp_path / "run"
     env = {"TINKER_API_KEY": recipes.key, **recipes.tokenizers, "TINKER_TELEMETRY": "0"}
     settings = {"base_url": recipes.url, "model_name": "tiny/qwen3", "max_turns": 2}
@@ -141,7 +141,7 @@ def test_terminus_on_the_engine(recipes, tmp_path):
     outcome = run(log_path, env, **settings)
     episodes = lines(log_path / "episodes.jsonl")
     (metrics,) = lines(log_path / "metrics.jsonl")
-    # A random model writes what harbor's own agent cannot read, and its trial ends in a TypeError.
+    # harbor's agent fails to parse some output of a random model; the trial ends in a TypeError.
     assert len(episodes) + metrics["env/all/episodes_lost"] == 6, outcome
     sampled = [episode["rollout"] for episode in episodes if episode["rollout"]["tokens"]]
     assert sampled, outcome
@@ -183,7 +183,7 @@ for task in read_all(sys.argv[1])[0]:
 
 
 def test_an_environment_of_harbors_is_one_of_ours(tmp_path):
-    """Shown with a class by its import path: harbor's own ones need a daemon or an account."""
+    """The class is given by import path: harbor's own ones need a daemon or an account."""
     done = subprocess.run(
         [str(PYTHON), "-c", IN_HARBOR, str(TASKS)],
         env=environ(TMPDIR=str(tmp_path)), capture_output=True, text=True, check=False,
@@ -196,7 +196,7 @@ def test_an_environment_of_harbors_is_one_of_ours(tmp_path):
 
 
 def test_a_sweep_of_agents(tmp_path):
-    """A grid runs in harbor's interpreter; a plan that names another one is refused."""
+    """A grid runs in harbor's interpreter; a plan that names another interpreter is refused."""
     grid = {
         "name": "agents",
         "recipe": "harbor",
@@ -235,7 +235,7 @@ LETTERS = "abmnoz"
 
 @pytest.fixture(scope="module")
 def to_train(recipes, tmp_path_factory):
-    """Settings for a model that can write any letter: harbor's model loses unfinished answers."""
+    """Return settings for a model that writes single letters: harbor's loses unfinished answers."""
     folder, rng = tmp_path_factory.mktemp("letters"), random.Random(0)
     prompts = [task.steps[0].instruction for task in read_all(str(TASKS))[0]]
     with (folder / "letters.jsonl").open("w") as file:
@@ -250,7 +250,7 @@ def to_train(recipes, tmp_path_factory):
     env = {"TINKER_API_KEY": recipes.key, **recipes.tokenizers, "TINKER_TELEMETRY": "0"}
     settings = {"base_url": recipes.url, "model_name": "tiny/qwen3", "max_turns": 3}
     settings |= {"renderer_name": "qwen3_instruct", "max_tokens": 4, "eval_every": 0}
-    settings |= {"timeout_multiplier": 20}  # a slow machine ends no trial
+    settings |= {"timeout_multiplier": 20}  # no trial times out on a slow machine
     settings |= {"load_checkpoint_path": folder / "sft", "agent": "plain_terminus:Plain"}
     return env, settings | {"recipe": "harbor_rl", "groups_per_batch": 3}
 
@@ -270,7 +270,7 @@ def test_terminus_is_trained(to_train, tmp_path):
         assert step["env/all/episodes_lost"] == 0
     rewards = [step["env/all/reward/total"] for step in steps[:-1]]
     assert sum(rewards[-4:]) / 4 > sum(rewards[:4]) / 4 + 0.1, rewards
-    # In a trajectory: the answers as they were sampled, with their end token.
+    # Trajectories have the answers as sampled, with their end token.
     for episode in lines(log_path / "iteration_000019" / "train_trajectories.jsonl"):
         turns = [step for step in episode["steps"] if step["source"] == "agent"]
         assert len({step["metrics"]["completion_token_ids"][-1] for step in turns}) == 1

@@ -1,4 +1,4 @@
-"""No text of a foreign sweep folder reaches the terminal as a control sequence or as a line."""
+"""No text of a foreign sweep folder reaches the terminal as a control sequence or a new line."""
 
 import contextlib
 import json
@@ -17,8 +17,8 @@ from sweeper.cli import main
 from sweeper.common.sanitize import sanitize
 from sweeper.sweep.folder import SweepFolder
 
-# A title, the clipboard (both ends of an OSC), the screen, orders of C1, turned and unseen text,
-# what overwrites a line or starts one.
+# Title, clipboard (both ends of an OSC), screen; C1 controls; bidirectional and invisible
+# characters; characters that overwrite a line or start one.
 ORDERS = (
     "\x1b]0;T\x07\x1b]52;c;QQ==\x1b\\\x1b[2J\x1b[31m\x9b31m\x9d0;T\x9c\x90q\u202e\u2066\u200f\u200b"
     "\x7f\x08\x00\ud800\ufeff"
@@ -28,7 +28,7 @@ FORBIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 OURS = re.compile(r"\x1b\[[0-9;]*[mHKJ]|\x1b\[\?25[hl]|\r")
-"""Colours, and what draws a screen again."""
+"""Colours, and sequences that redraw a screen."""
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def _launcher_told(folder: Path, ids: list[str]) -> None:
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Path:
-    """A valid grid whose every free text is hostile."""
+    """Return a valid grid in which every free text is hostile."""
     path = tmp_path / "grid.yaml"
     text = json.dumps(re.sub("[\ud800\x00]", "", HOSTILE))
     path.write_text(
@@ -206,7 +206,7 @@ def test_no_text_of_a_folder_reaches_the_terminal_as_an_order(
     if "--json" in line:
         json.loads(out.splitlines()[0] if line.startswith("logs") else out)
     elif line.split(maxsplit=1)[0] in ("ls", "show", "status", "logs", "rollouts") and not code:
-        assert b"FORGED" in out or b"\\u202e" in out  # it was shown, and only shown
+        assert b"FORGED" in out or b"\\u202e" in out  # the text was printed as text
 
 
 def _judge(written: bytes, line: str) -> None:
@@ -217,7 +217,7 @@ def _judge(written: bytes, line: str) -> None:
 
 
 def test_colours_and_cursors_on_a_terminal_are_ours(root: Path, tmp_path: Path) -> None:
-    """Where standard output is a terminal, tables are drawn by others, and lines coloured."""
+    """On a terminal, other libraries draw the tables, and lines have colours."""
     environment = {**os.environ, "SWEEPER_HOME": str(tmp_path / "home"), "SWEEPER_ROOT": str(root)}
     environment |= {"TERM": "xterm-256color", "COLUMNS": "300"}
     environment.pop("NO_COLOR", None)
@@ -232,7 +232,7 @@ def _on_terminal(command: list[str], environment: dict[str, str]) -> bytes:
     if process == 0:
         os.execve(command[0], command, environment)
     output = b""
-    with contextlib.suppress(OSError):  # Linux's way of saying that the other end is closed
+    with contextlib.suppress(OSError):  # Linux raises it when the other end is closed
         while data := os.read(terminal, 1 << 16):
             output += data
     os.close(terminal)
@@ -241,7 +241,7 @@ def _on_terminal(command: list[str], environment: dict[str, str]) -> bytes:
 
 
 def test_the_screen_of_watch_has_no_orders(root: Path) -> None:
-    """Whatever the view shows, what Textual gets is harmless."""
+    """All text that Textual gets is harmless."""
     import asyncio
 
     from sweeper.store.local import LocalStore

@@ -15,7 +15,7 @@ from sweeper.results.registry import Registry
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 
-# What the Dockerfile promises of where a job runs.
+# Checks what the Dockerfile promises about the environment of jobs.
 TOY = """
 import json, os, shutil, sys
 import sweeper.recipes.sft, sweeper, tinker
@@ -37,7 +37,7 @@ GRID: dict[str, Any] = {
 
 @pytest.fixture
 def contained(batch: Any) -> Iterator[Any]:
-    """The emulation, with all its jobs in one container of the image."""
+    """Yield the emulation, with all its jobs in one container of the image."""
     place = os.environ.get("SWEEPER_TEST_IMAGE")
     if place is None:
         pytest.skip("no image: `make image` builds one")
@@ -81,7 +81,7 @@ def test_a_sweep_in_the_image(contained: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def build(tmp_path: Path) -> Any:
-    """A function that builds with stand-in programs: returns exit code, output and their calls."""
+    """Return a function that builds with stand-in programs: exit code, output and calls."""
 
     def built(**programs: str) -> tuple[int, str, list[str]]:
         folder, calls = tmp_path / "programs", tmp_path / "calls"
@@ -112,18 +112,18 @@ def test_users_other_than_root_are_refused(build: Any) -> None:
 
 
 def test_the_output_of_debootstrap_is_shown(build: Any) -> None:
-    """It writes its errors where it writes everything."""
+    """It writes its errors to standard output."""
     code, output, _ = build(id="echo 0", buildah="exit 1", debootstrap="echo E: no mirror; exit 1")
     assert code == 1
     assert output.splitlines()[-1] == "E: no mirror"
 
 
 def test_a_build_that_fails_leaves_no_container(build: Any) -> None:
-    """And one that does not, no image of the build before."""
+    """A successful build removes the image of the previous build."""
     half = 'case "$*" in *" inspect "*|*" run "*) exit 1;; *" from "*) echo half-made;; esac'
     code, _, calls = build(id="echo 0", buildah=half, debootstrap="")
     assert code != 0
     assert calls[-1].endswith(" rm half-made")
     code, _, calls = build(id="echo 0", buildah="")
     assert code == 0
-    assert calls[-2].endswith(" rmi --prune")  # then it tells what there is
+    assert calls[-2].endswith(" rmi --prune")  # the last call lists the images

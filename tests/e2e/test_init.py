@@ -1,4 +1,4 @@
-"""`sweeper init` as typed: what it writes plans as it stands."""
+"""`sweeper init`: the file that it writes can be planned without changes."""
 
 import json
 import re
@@ -107,7 +107,7 @@ def test_what_it_writes_plans(
     root = read_yaml(text, "x", Problems())
     assert root is not None
     jsonschema.validate(plain(root), schema)
-    # Again: it is the user's now.
+    # A second `init` does not overwrite the file.
     again = Typed(tmp_path).complete("init", reference, code=2)
     assert again.stderr == (
         f"sweeper: {name}.yaml exists already: choose another file with --out\n"

@@ -1,4 +1,4 @@
-"""`sweeper launch` and the verbs around it, with a toy recipe that keeps a ledger of its own."""
+"""`sweeper launch` and the verbs around it, with a toy recipe that keeps a ledger."""
 
 import json
 import os
@@ -31,7 +31,8 @@ def test_a_sweep_from_start_to_end(shell: Shell) -> None:
 
 
 def test_failures_are_reported(shell: Shell) -> None:
-    output = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=4)  # some never began
+    # Some runs never started.
+    output = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=4)
     assert "failed with the same error (error: RuntimeError: the toy was told to fail)" in output
     assert shell.states()["planned"] > 0
     assert "held: the first runs failed" in shell.run("status", "toys", code=4)
@@ -42,7 +43,7 @@ def test_failures_are_reported(shell: Shell) -> None:
     assert "RuntimeError: the toy was told to fail" in shell.run("logs", "toys/lr=0.1,seed=0")
     assert "error: RuntimeError: the toy was told to fail" in shell.run("status", "toys", code=3)
     output = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
-    assert {attempt for _, attempt, _ in shell.executed()} == {"1"}  # left alone
+    assert {attempt for _, attempt, _ in shell.executed()} == {"1"}  # not retried
     again = "6 runs failed: `sweeper logs toys --state failed` shows their output, `sweeper retry"
     assert again in output
     assert again in shell.run("launch", "grid.yaml", "fail=true")
@@ -64,7 +65,7 @@ def test_one_launcher_at_a_time(shell: Shell) -> None:
     assert "running jobs continue, nothing new is started; `sweeper resume toys` starts" in errors
     shell.hold.unlink()
     output, errors = second.communicate(timeout=60)
-    assert second.returncode == 4, output + errors  # not finished, since that launcher has ended
+    assert second.returncode == 4, output + errors  # unfinished, since the first launcher has ended
     assert "6/6 succeeded" in shell.run("launch", "grid.yaml", "--wait")
     assert set(shell.executed().values()) == {1}
 
@@ -96,7 +97,7 @@ def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) 
     assert second.returncode == 0, printed
     assert "launched before, but no longer in the grid: 2 runs; 2 still running" in printed
     done = shell.executed()
-    assert len(done) == 8 * 5  # the two that ran were left to end, beside six new ones
+    assert len(done) == 8 * 5  # two running runs ended, and six new runs ran
     assert set(done.values()) == {1}
     for where, count in (("retired == false", 6), ("retired == true", 2)):
         command = ("ls", "toys", "--state", "succeeded", "--where", where, "--json")
@@ -104,7 +105,7 @@ def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) 
 
 
 def test_an_interrupted_terminal_takes_no_job_with_it(shell: Shell) -> None:
-    """Ctrl-C reaches every process of the terminal's group, not the launcher alone."""
+    """Ctrl-C reaches every process of the terminal's group, not only the launcher."""
     shell.hold.touch()
     first = shell.start("launch", "grid.yaml", "--wait", start_new_session=True)
     shell.until(lambda: len(shell.executed()) >= 2)
@@ -122,7 +123,7 @@ def test_secrets_are_nowhere_to_be_seen(tmp_path: Path, tmux_socket: str) -> Non
     grid = (tmp_path / "grid.yaml").read_text()
     (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")
     assert "the secret MY_KEY is not set" in shell.run("launch", "grid.yaml", code=6)
-    # Of this test alone: others beside it have canaries in their command lines.
+    # Unique to this test: the command lines of parallel tests contain canaries.
     secret = f"canary-{uuid.uuid4().hex}"
     shell.environment["MY_KEY"] = secret
     shell.hold.touch()
@@ -151,7 +152,7 @@ def test_secrets_are_nowhere_to_be_seen(tmp_path: Path, tmux_socket: str) -> Non
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:  # a process that has gone
+    except OSError:  # the process has ended
         return b""
 
 
@@ -188,7 +189,7 @@ def test_giving_a_default_is_warned_of_and_trains_again(shell: Shell) -> None:
     )
     assert f"warning: {warning}" in shell.run("plan", *small, "fail=false")
     assert warning in shell.run("launch", *small, "fail=false", "--wait", "--drop")
-    assert warning not in shell.run("plan", *small, "fail=false")  # they are on record by now
+    assert warning not in shell.run("plan", *small, "fail=false")  # the new runs are recorded
     assert len(shell.executed()) == 10
 
 
@@ -196,7 +197,7 @@ def test_giving_a_default_is_warned_of_and_trains_again(shell: Shell) -> None:
 def test_another_backend_is_refused_while_a_run_may_have_a_job(shell: Shell) -> None:
     small = ("grid.yaml", "seeds=1", "learning_rate=0.3", "seconds=0.01")
     shell.run("launch", *small, "--wait")
-    # As the launcher left it that was killed just after it had submitted a second attempt.
+    # The state after a launcher was killed just after it submitted a second attempt.
     (state,) = (shell.folder / "sweeps/toys/state").iterdir()
     (state / "1.succeeded.json").rename(state / "2.submitted.json")
     output = shell.run("launch", *small, "--backend", "tmux", "--wait", code=2)

@@ -1,4 +1,4 @@
-"""What an interpreter loads for what it is asked: looked at in interpreters of their own."""
+"""What an interpreter loads for each task, observed in new interpreters."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def _loaded_by(statement: str) -> set[str]:
 
 
 def test_the_command_line_starts_light() -> None:
-    """Without a verb it loads no verb's file; those of verbs load nothing that draws or trains."""
+    """Without a verb it loads no verb's file. Files of verbs load nothing that draws or trains."""
     words = _run(
         "import sweeper.cli, sweeper.commands.parser as c, sys; c.parser(['--help']); "
         "print(' '.join(sys.modules))"
@@ -48,7 +48,7 @@ def test_the_command_line_starts_light() -> None:
     verbs = {word for word in words if word.startswith("sweeper.commands.")}
     assert verbs == {"sweeper.commands.parser"}
     assert not {"sweeper.recipes", "sweeper.analysis", "sweeper.results.registry"} & {*words}
-    columns = {"numpy"}  # that `rollouts` and `gc` read
+    columns = {"numpy"}  # `rollouts` and `gc` need it
     loaded = _loaded_by("import sweeper.cli, sweeper.commands.parser as c; c.parser()")
     assert not loaded & ((HEAVY | slow) - columns - {"ruamel"})
 
@@ -74,7 +74,7 @@ def test_what_a_remote_store_takes_is_not_loaded_for_a_local_one() -> None:
 def test_a_command_that_reads_a_remote_store_does_not_load_its_client(
     s3_root: str, verb: str
 ) -> None:
-    """The process that commands and workers share has it."""
+    """Only the process shared by commands and workers loads it."""
     store = open_store(s3_root)
     runs = [{"id": "a" * 12, "name": "one", "cell": "c", "seed": None, "config": {}}]
     plan = {"schema": 1, "name": "s", "metric": {"name": "x", "goal": "minimize"}, "recipe": {}}

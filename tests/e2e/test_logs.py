@@ -34,13 +34,13 @@ RUNS = 12
 
 
 class Sweeper(Typed):
-    """`sweeper` as typed in a folder."""
+    """`sweeper` in a folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, ("NO_COLOR",), TERM="xterm-256color")
         self.started: list[subprocess.Popen[str]] = []
         self.hold = folder / "hold"
-        """While it is there, programs wait that have `waiting` in them."""
+        """While this file exists, programs that contain `waiting` wait."""
         self.waiting = f"while test -e {self.hold}; do sleep 0.1; done"
 
     def grid(self, program: str, backend: str, runs: int = RUNS) -> None:
@@ -56,7 +56,7 @@ class Sweeper(Typed):
         return process
 
     def on_terminal(self, *arguments: str, hear: Callable[[bytes], object] = lambda _: None) -> str:
-        """Return what a verb writes on a terminal. `hear` gets all output so far."""
+        """Run a verb on a terminal and return its output. `hear` gets all output so far."""
         process, terminal = pty.fork()
         if process == 0:
             os.chdir(self.folder)
@@ -65,7 +65,7 @@ class Sweeper(Typed):
         while True:
             try:
                 data = os.read(terminal, 1 << 16)
-            except OSError:  # Linux's way of saying that the other end is closed
+            except OSError:  # Linux raises it when the other end is closed
                 break
             if not data:
                 break
@@ -106,7 +106,8 @@ def test_following_many_runs(sweeper: Sweeper) -> None:
     with printed.open("w") as file:
         following = sweeper.start("logs", "-f", "many", into=file)
     until(lambda: "begin" in printed.read_text())
-    assert psutil.Process(following.pid).children(recursive=True) == []  # it reads by itself
+    # It starts no process to read.
+    assert psutil.Process(following.pid).children(recursive=True) == []
     assert following.wait(120) == 0
     output = printed.read_text()
     lines: dict[str, list[str]] = defaultdict(list)
@@ -126,7 +127,7 @@ def test_following_many_runs(sweeper: Sweeper) -> None:
     assert {(entry["schema"], entry["sweep"], entry["attempt"]) for entry in objects} == {
         (1, "many", 1)
     }
-    # Afterwards, each run in one piece.
+    # Afterwards, the runs are printed one after the other.
     whole = sweeper.run("logs", "many").splitlines()
     assert len(whole) == 4 * RUNS
     assert [line.split() for line in whole[:4]] == [
@@ -141,7 +142,7 @@ def test_new_attempts_and_new_runs_are_followed(sweeper: Sweeper) -> None:
     program = "echo attempt {attempt} of {x}; " + sweeper.waiting
     program += "; [ {attempt} = 2 ] || [ {x} = 2 ] || exit 1"
     sweeper.grid(program, "local", 1)
-    sweeper.hold.touch()  # a run that has ended between two launchers is followed for 3 s only
+    sweeper.hold.touch()  # without a launcher, an ended run is followed for only 3 s
     launcher = sweeper.start("launch", "grid.yaml", "launch.retries=1", "--wait")
     _until_lines(launcher, "1 running")
     printed = sweeper.folder / "printed"
@@ -190,7 +191,7 @@ def test_mistakes(sweeper: Sweeper) -> None:
 def test_status_is_followed_line_by_line(sweeper: Sweeper) -> None:
     begun, paths = sweeper.folder / "begun", [sweeper.folder / name for name in ("lines", "json")]
     sweeper.grid(f"echo >> {begun}; {sweeper.waiting}; " + "test {x} != 2", "local", 4)
-    sweeper.hold.touch()  # the first two are at work when they are looked at for the first time
+    sweeper.hold.touch()  # two runs are running at the first poll
     sweeper.run("launch", "grid.yaml", "launch.max_parallel=2")
     until(lambda: begun.exists() and len(begun.read_text()) == 2)
     with paths[0].open("w") as file:
@@ -206,7 +207,7 @@ def test_status_is_followed_line_by_line(sweeper: Sweeper) -> None:
     assert shown[0].startswith("many: 2 planned, 2 ")
     assert shown[-1] == "many: 1 failed, 3 succeeded"
     assert {"x=1  succeeded", "x=2  failed (error)", "x=3  succeeded"} <= set(shown)
-    assert max(Counter(shown).values()) == 1  # nothing is told twice
+    assert max(Counter(shown).values()) == 1  # no line is printed twice
     code, output = stream.wait(120), paths[1].read_text()
     assert code == 3, output
     objects = [json.loads(line) for line in output.splitlines()]
@@ -232,6 +233,6 @@ def test_status_is_drawn_on_a_terminal(sweeper: Sweeper) -> None:
     assert len(screens) > 2
     assert "many: 3 succeeded" in screens[-1]
     assert all(screen.count("many: ") == 1 for screen in screens[1:])
-    sweeper.environment["TERM"] = "dumb"  # of which nothing is known but that it shows lines
+    sweeper.environment["TERM"] = "dumb"  # a terminal without cursor control
     lines = sweeper.on_terminal("status", "many", "--follow")
     assert "many: 3 succeeded" in lines and "\x1b" not in lines

@@ -20,7 +20,7 @@ def test_one_table_says_what_works_where(tmp_path: Path, engine: lifecycle.Engin
     shell.environment |= {"SWEEPER_HOME": engine.home, "SWEEPER_QUOTA": str(tmp_path / "quota")}
     launch = ("launch", str(GRID), *MODELS, "launch.backend=local", "--wait")
     assert "the engine has no model nobody/none" in shell.run(*launch, code=2)
-    # All of a model that is not there fail alike, which is what is asked: none is to be held back.
+    # All runs with the missing model fail alike. Here, none may be held back for that.
     shell.run(*launch, "launch.check_models=false", code=3)
     document = json.loads(shell.run("ls", "matrix", "--by", "model_name", "--json"))
     assert document["columns"] == list(STAGES)
