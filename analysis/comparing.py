@@ -124,7 +124,7 @@ def _keys(frame: "pandas.DataFrame", by: str | Sequence[str] | None) -> list[str
     if by is not None:
         return [by] if isinstance(by, str) else list(by)
     several = [c for c in ("root", "sweep") if c in frame.columns and frame[c].nunique() > 1]
-    # A sweep of one name may be in each root.
+    # Several roots may have a sweep of the same name.
     outer = ["root", "sweep"] if "root" in several and "sweep" in frame.columns else several
     return [*outer, "cell"]
 

@@ -80,7 +80,7 @@ def fixed(value: float | None, places: int | None) -> str:
     value other than 0 is never written as 0."""
     if places is None or value is None or not math.isfinite(value):
         return number(value)
-    text = f"{value + 0.0:.{places}f}"  # no minus before a zero
+    text = f"{value + 0.0:.{places}f}"  # adding 0 turns -0.0 into 0.0
     return number(value, 2) if value and not float(text) else _minus(text)
 
 

@@ -3,9 +3,9 @@ Pure."""
 
 # The marginal mean of a value is the plain mean, over the combinations of the other settings, of
 # the cells' means, whatever their numbers of seeds. Only combinations that were measured at every
-# value of the axis count, so a hole elsewhere does not move it. Its interval reflects the noise
-# between seeds (`contrasts.weigh`). If no combination was measured at every value, as in a random
-# search, nothing is claimed about means, and `surface` has the axis' effect.
+# value of the axis count, so that all values have the same combinations. The interval of the mean
+# reflects the noise between seeds (`contrasts.weigh`). If no combination was measured at every
+# value, as in a random search, nothing is claimed about means, and `surface` estimates the effect.
 #
 # Each claim has a test. A trend: the ends differ. "The best x depends on y": each of two values of
 # x is better somewhere. A test covers all axes, or all pairs of them, together.
@@ -268,7 +268,8 @@ def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Cro
             if gap is None or gap.error is None or gap.df is None:
                 continue
             paid = len(rows) * family
-            p = min(1.0, paid * (gap.p or 0.0))  # of two values only: with more values it is larger
+            p = min(1.0, paid * (gap.p or 0.0))
+            # In a row with more than two values p is larger. Compute that only if it may matter.
             if p <= 1 - CONFIDENCE:
                 statistic = abs(gap.value) / gap.error * 2**0.5
                 p = min(1.0, paid * range_tail(statistic, len(row), gap.df))

@@ -137,7 +137,7 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
     part = replace(ranking, cells=own, best=None, best_run=None, comparisons={})
     good = usable(part)
     counted = [cell for cell in good if cell.counted]
-    best = counted[0] if counted else None  # they are in the order of the ranking
+    best = counted[0] if counted else None  # the cells are in the order of the ranking
     tried = _rows(part.tried, by)
     holes = _holes(tried, others)
     diverged = sum(cell.diverged > 0 for cell in own)

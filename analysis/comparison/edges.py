@@ -196,7 +196,7 @@ def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
     else:
         beyond = edge + (edge - inner)
         if beyond <= 0 <= min(values):
-            return None  # below zero, or at it: most likely no value of this setting
+            return None  # zero or less is probably no valid value of this setting
     if not math.isfinite(beyond):
         return None
     if all(float(v).is_integer() for v in values):

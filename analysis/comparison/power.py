@@ -40,7 +40,8 @@ def lead_found(cells: int, seeds: int, known_df: float = math.inf) -> float:
     because the true deviation may be larger too."""
     cells = max(cells, 2)
     rng = np.random.default_rng([17, cells, seeds])
-    # Few cells have their own noise each, and Welch's test two thirds of their degrees of freedom.
+    # If there are few cells, each has its own noise. Welch's test of two cells then has about two
+    # thirds of their degrees of freedom.
     df = (seeds - 1) * (cells if cells >= FEW else 4 / 3)
     drawn: Any = rng.chisquare(df, _DRAWS)
     reach: Any = student_quantile((1 + CONFIDENCE) / 2, df) * np.sqrt(2 * drawn / df)
@@ -75,7 +76,7 @@ def usual_spread(ranking: Ranking) -> Spread | None:
     middle = spreads[len(spreads) // 2]
     if noise.shared:
         return middle
-    # One cell that diverged may be many times noisier.
+    # A single cell may be many times noisier than the others, for example if it diverged.
     sds = [min(spread.sd, 3 * middle.sd) for spread in spreads]
     return Spread(math.hypot(*sds) / math.sqrt(len(sds)), sum(spread.df for spread in spreads))
 

@@ -278,7 +278,7 @@ def _importance(model: Fit, index: int, total: float) -> Share:
     value = max(0.0, terms * (statistic * max(model.df - 2, 1) / model.df - 1))
     tail = (1 - CONFIDENCE) / 2
     low, high = (noncentrality(share, terms, model.df, statistic) for share in (1 - tail, tail))
-    # The part that an axis shares with others counts as its own.
+    # Variance that the axis and other axes explain alike counts for the axis.
     part = model.alone(index)
     unit = model.variance / total * max(1.0, float(part @ part) / max(squares, 1e-300))
     low, value, high = (min(part * unit, 1.0) for part in (low, value, high))

@@ -154,7 +154,8 @@ def interval(scores: Floats) -> tuple[float, float]:
     same interval."""
     rng = np.random.default_rng(20211)
     runs, tasks = scores.shape
-    # Of few runs, drawn again from themselves, the variance is that of the runs times (n - 1) / n.
+    # In a bootstrap of n runs, the variance is that of the runs times (n - 1) / n. Spread the
+    # scores to make up for that.
     middle = scores.mean(axis=0)
     scores = middle + (scores - middle) * (runs / (runs - 1)) ** 0.5
     drawn = rng.integers(0, runs, (_DRAWS, runs, tasks))

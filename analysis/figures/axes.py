@@ -345,7 +345,8 @@ def parallel(
     marked = [list(_few(places[key])) for key in keys]
     marked.append([(f"{sign * value * unit:.3g}", at) for at, value in ((1.0, top), (0.0, bottom))])
     figure_layout["annotations"] = [
-        # Of two marks beside two others each second pair stands higher, so that all can be read.
+        # On every second axis, a pair of labels stands higher, so that it does not overlap the
+        # pairs of the axes beside it.
         _label(x, place, text, higher=x % 2 == 1 and len(own) == 2)
         for x, own in enumerate(marked)
         for text, place in own

@@ -30,7 +30,7 @@ def panels(study: Study) -> Iterator[Panel]:
     metric = study.data.metric
     if metric is not None:
         means = cells_figure(study.ranking, metric.name)
-        if means is not None:  # the page's table draws the same
+        if means is not None:  # not on the page, whose table draws the same
             name = "cells, best first: runs, mean, 95 % interval"
             yield Panel("cells", name, means, "The cells", on_page=False)
         shown = [one for one in study.tradeoffs if one.front is not None or len(one.cells) > 2]

@@ -47,7 +47,7 @@ def band(runs: Sequence[Series]) -> Band:
     else:
         shared, table = runs[0].steps, rows
         at = (np.arange(len(shared)),) * len(runs)
-    # Divided first: the sum of finite values need not be finite.
+    # Divide first, since the sum of finite values may be infinite.
     mean = (table / len(table)).sum(axis=0)
     return Band(shared, mean, table.min(axis=0), table.max(axis=0), at)
 
@@ -72,7 +72,7 @@ def smooth(points: Series, window: float) -> Series:
     first: NDArray[np.intp] = np.searchsorted(steps, steps - half, "left")
     after: NDArray[np.intp] = np.searchsorted(steps, steps + half, "right")
     with np.errstate(over="ignore", invalid="ignore"):
-        middle = float(values.mean())  # near it sums are exact
+        middle = float(values.mean())  # sums of differences from the mean lose fewer digits
         middle = middle if math.isfinite(middle) else 0.0
         sums = np.concatenate(([0.0], np.cumsum(values - middle)))
         means: Floats = (sums[after] - sums[first]) / (after - first) + middle

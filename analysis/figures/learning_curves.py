@@ -126,7 +126,7 @@ class _Pen:
         even: list[Band] = []
         if cell_band is not None:
             indices = thin(cell_band.mean, self.means)
-            # The band and the mean of smoothed runs, so that no run leaves its own band.
+            # Smooth the runs first and then make their band, so that no run leaves its own band.
             own = [run.curves[self.key] for run in whole]
             even = [band([smooth(each, window) for each in own]) for window in self.windows]
             traces.append(_band_trace(cell_band, even, indices, colour, meta))

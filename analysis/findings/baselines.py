@@ -42,7 +42,7 @@ def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registr
         return replace(data, unmet=reason)
     known = {run.id: run.cell for run in data.runs}
     own = next((known[run.id] for run in best.runs if run.id in known), None)
-    if own is not None:  # the same runs, launched here too
+    if own is not None:  # this sweep has the same runs
         return replace(data, baseline=own)
     cell = f"{sweep}/{best.name}"
     runs = tuple(replace(run, cell=cell, name=f"{sweep}/{run.name}") for run in best.runs)

@@ -1,10 +1,10 @@
 """Makes the next grid as YAML: the launched grid with the few changes that the findings suggest.
 Comments are preserved, and files that `extends` names are included. Pure."""
 
-# The changes are one of: another value on an axis whose end is best; the combinations that blocks
-# lack (under the same name, so that finished runs stay); only the best cells (of each block) with
-# unused seeds. The last has a name of its own, because new seeds measure a winner without the
-# advantage of having been chosen.
+# There are three kinds of changes: another value on an axis whose end is best; the combinations
+# that blocks lack (under the same name, so that finished runs stay); only the best cells (of each
+# block) with unused seeds. A grid of the last kind has a new name, because new seeds measure a
+# winner without the advantage of having been chosen.
 
 import io
 import math
@@ -126,7 +126,7 @@ def _fresh_seeds(
         return _confirm(data, (best, *ranking.others[:1]), of, text, needed)
     if "not_compared" in kinds and not ranking.comparisons and _seeded(data, ranking):
         cells = (best, *ranking.others)
-        many = len(cells) > _CELLS  # three seeds of each would be many runs
+        many = len(cells) > _CELLS  # too many to run each with more seeds
         return _confirm(data, cells, "", text, needed) if many else _seeds(data, ranking, text)
     return None
 
@@ -315,7 +315,7 @@ def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> N
         if not hasattr(values, "insert") or not planned or new in planned:
             continue
         if len(values) != len(planned):
-            values[:] = planned  # an override had replaced these values
+            values[:] = planned  # an override had replaced the values
         first = edge["side"] == "smallest" and planned[0] == edge["value"]
         at = 0 if first else len(planned)
         values.insert(at, new)
@@ -363,7 +363,7 @@ def _confirm(
         return grid
     cells = top[:most]
     runs = max(cell.summary.n for cell in cells)
-    # No more than three times what the sweep cost, unless that is too little for any noise.
+    # Plan at most three times as many runs as the sweep had, but enough seeds to estimate noise.
     most_seeds = _DEAR * len(data.own_runs) // len(cells)
     count = max(min(max(needed or 2 * runs, runs + 1), most_seeds), _FEWEST)
     seeds = {"seeds": grid.get("seeds")}

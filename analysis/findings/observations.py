@@ -142,7 +142,7 @@ def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
                 means[cell.name] = sign * math.fsum(v / len(values) for v in values)
         if ranking.best.name in means:
             winners[view] = min(means, key=means.__getitem__)
-    # Cells that noise cannot separate may well swap places.
+    # Cells that cannot be distinguished from the best may swap places with it by chance.
     same = {cell.name for cell in (ranking.best, *ranking.tied)}
     others = {view: cell for view, cell in winners.items() if cell not in same}
     if not others or (data.metric.at in others and len(others) == len(winners)):

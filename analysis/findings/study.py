@@ -185,7 +185,7 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
     if best is None or not ranking.others or data.metric is None or data.confirmed is not None:
         return []
     blocks = 1
-    if by:  # other blocks have an optimum of their own
+    if by:  # each block may have an optimum of its own
         blocks = parts(ranking, by)
         own = level(best.settings, by)
         cells = tuple(cell for cell in ranking.cells if level(cell.settings, by) == own)
@@ -203,7 +203,7 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
         evidence = {**asdict(edge), "gain": gain, "doubt": edge.doubt}
         evidence["shown"] = best.texts[edge.axis]
         if edge.values < 3:
-            # With two values the best is always an end: that says nothing about values beyond it.
+            # With two values, the best is always an end, which says nothing about values beyond it.
             text = (
                 f"{edge.axis} was tried at {inner} and {best.texts[edge.axis]} only. The best "
                 f"cell has {best.texts[edge.axis]}. Nothing further out was tried."
@@ -377,7 +377,7 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
         own = [c for c in ranking.cells if ranking.leaders.get(c.name, best.name) == best.name]
         good = [c for c in own if c is not best and c.summary.n and not c.diverged]
         others = {cell.name: cell.by_seed(ranking.scale) for cell in good}
-        # The best was chosen by the data, so all pairs count.
+        # The data chose the best cell, so the correction counts all pairs of cells.
         pairs = max((len(others) + 1) * len(others) // 2, 1)
         estimates |= paired_with(others, best.by_seed(ranking.scale), pairs)
     return estimates

@@ -93,7 +93,7 @@ def _answers(
 
 def _of_task(run: RecordedRun | None, task: str) -> Iterator[Answer]:
     """Yield the judged answers of a run to a task."""
-    if run is None:  # of a sweep that is only compared with
+    if run is None:  # a run of the baseline, which is another sweep
         return
     files = item_files(files_of(run).items())
     for _, answers in read_answers(run, files)[0]:

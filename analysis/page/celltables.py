@@ -163,7 +163,7 @@ def sortable(value: Any) -> str:
     """Return the sort key of a value."""
     number = as_float(value)
     if number is not None:
-        # JavaScript's largest exact integer
+        # JavaScript parses `Infinity`, but not Python's `inf`.
         return "" if math.isnan(number) else repr(number).replace("inf", "Infinity")
     return "" if value is None else str(value)
 
@@ -190,8 +190,8 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
     ratio = comparison.ratio
     change = _change(comparison) if ratio is None else labels.ratio(ratio)
     if comparison.told_apart:
-        # A lone best is ahead of every cell; otherwise "worse" needs an interval that holds for all
-        # at once.
+        # If no cell is tied with the best, all others are worse. Otherwise "worse" needs an
+        # interval that holds for all cells at once.
         sure = comparison.beyond or (ranking.best is not None and not ranking.tied)
         return "apart", "worse" if sure else "unlikely the best", f"{change}, {p}"
     return "tied", "may be as good", f"{change}, {p}"
@@ -223,7 +223,7 @@ class _Scale:
     def _map(self, value: float) -> float:
         if self.log:
             return math.log(value) if value > 0 else -math.inf
-        return value / self._unit  # so that no difference is too large for a float
+        return value / self._unit  # scaled, so that no difference overflows
 
     def at(self, value: float | None) -> float:
         """Return the position in pixels, limited to the plot."""

@@ -267,7 +267,8 @@ def asset(name: str) -> str:
 @functools.cache
 def _plotly() -> tuple[str, str]:
     """Return plotly's script, compressed, and its hash for the content security policy."""
-    spec = importlib.util.find_spec("plotly")  # where it is: loading it takes longer than the page
+    # Find plotly without importing it, which would take longer than making the page.
+    spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None:
         raise EnvironmentFailure("plotly is not installed: pip install plotly")
     path = os.path.join(os.path.dirname(spec.origin), "package_data", "plotly.min.js")
@@ -301,7 +302,7 @@ def _json(value: Any) -> bytes:
 
     try:
         text = orjson.dumps(value).decode()
-    except TypeError:  # half a surrogate pair, from a name or a text, which no UTF-8 has
+    except TypeError:  # half of a surrogate pair, which UTF-8 cannot encode
         text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     if not text.isascii():
         for character in filter(lambda one: not one.isprintable(), set(text)):

@@ -31,7 +31,7 @@ from sweeper.common.sanitize import sanitize, sanitize_lines
 from sweeper.errors import UsageError
 from sweeper.sweep.labels import plural
 
-# With a handler, Python does not print what matplotlib logs, such as that it lists the fonts.
+# With a handler, Python does not print matplotlib's log, for example about its list of fonts.
 logging.getLogger("matplotlib").addHandler(logging.NullHandler())
 
 _ROWS = 60

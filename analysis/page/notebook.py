@@ -108,7 +108,7 @@ def _recorded(registry: Registry, name: str) -> Plan | None:
     several sweeps and for folders."""
     try:
         return registry.sweep(registry.split(name)[0]).plan
-    except (NotFound, StoreError, UsageError):  # UsageError: several roots have it
+    except (NotFound, StoreError, UsageError):  # UsageError: in several roots
         return None
 
 

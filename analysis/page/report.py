@@ -126,7 +126,7 @@ def analyze(
     names = [sweep] if isinstance(sweep, str) else list(dict.fromkeys(sweep))
     keys = OwnKeys(ignored=tuple(options.get("ignore", ())), named=tuple(options.get("seed", ())))
     sources = find_sources(registry, names, keys)
-    # Of recorded values some are near the ends of all floats.
+    # Recorded values may be so large or small that arithmetic overflows or underflows.
     with np.errstate(all="ignore"), _uncollected():
         (data,) = settle(read(sources, metric, goal, options.get("at")))
         data = _ruled(data, registry, options.get("noise"), options.get("failed"))

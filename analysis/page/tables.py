@@ -150,7 +150,7 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
     means = [mean for row in pair.means for mean in row if mean is not None]
     places = labels.decimals(*means)
     least = min((abs(mean) for mean in means if mean), default=1.0)
-    if places is not None and 1e-3 <= least < 1:  # two digits of the smallest too
+    if places is not None and 1e-3 <= least < 1:  # two digits of the smallest mean too
         places = max(places, 1 - math.floor(math.log10(least)))
     ranked = sorted({sign * mean for mean in means}, reverse=True)
     last = max(len(ranked) - 1, 1)

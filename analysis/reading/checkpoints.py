@@ -38,7 +38,8 @@ def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
         chosen = exact[-1] if exact else chosen
         if not exact:
             note = f"the best value was at step {run.step:g}, which has no checkpoint"
-    step = None if chosen.get("epoch") else chosen.get("batch")  # it counts anew in every epoch
+    # `batch` starts again in every epoch, so it is the step only in the first.
+    step = None if chosen.get("epoch") else chosen.get("batch")
     return Checkpoint(
         run=run.name or run.id,
         name=str(chosen.get("name", "")),

@@ -80,7 +80,7 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
         elif own.goal != metric.goal:
             words += ["--goal", metric.goal]
         usual = own.at if own is not None and own.name == metric.name else "auto"
-        # Name the value that `auto` was resolved to.
+        # `auto` was resolved to this value, and will be again, so the command needs no `--at`.
         usual = metric.at if usual == "auto" and (data.ends or metric.at == "last") else usual
         words += ["--at", metric.at] if metric.at != usual else []
         rules = own if own is not None and own.name == metric.name else None

@@ -100,7 +100,7 @@ def token_columns(history: History) -> dict[str, Floats]:
         if ALSO.get(key) in history.keys:
             counts = counts + _counts(history, ALSO[key])
         if key.startswith("tokens/") and not counts.any():
-            continue  # all kinds are recorded, including kinds that the program does not use
+            continue  # the meter records all kinds, including those that the program does not use
         columns[kind] = counts
     return columns
 
@@ -161,7 +161,7 @@ class Priced:
 
     def __init__(self) -> None:
         self._prices: Prices | None = None
-        with suppress(UsageError):  # `sweeper costs --prices` tells what is wrong with it
+        with suppress(UsageError):  # `sweeper costs --prices` reports the error
             self._prices = load()
 
     def basis_of(self, used: Sequence[Usage]) -> str | None:

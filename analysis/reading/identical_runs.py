@@ -36,7 +36,7 @@ def same_curves(runs: Sequence[RunData], metric: str | None) -> bool:
 
 def across_cells(data: SweepData) -> list[list[RunData]]:
     """Return groups of runs from more than one cell with equal curves."""
-    # Few runs end with the same values: only their curves are compared in full.
+    # Comparing curves takes long, so compare only those of runs that end with the same values.
     ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
     return [
         own

@@ -290,7 +290,7 @@ def write_file(folder: str, name: str, content: bytes) -> str:
     be a folder, and `StoreError` if the file cannot be written."""
     try:
         os.makedirs(folder, exist_ok=True)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise UsageError(f"the folder {folder!r} cannot be created ({_why(error)})") from error
     path = os.path.abspath(os.path.join(folder, name))
     try:
@@ -345,7 +345,7 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
         others = [(at, one.seed) for runs in placed if runs is not own for at, one in runs]
         repeated = {at for at, _ in others}
         rest = [source for source in sources if source is not first]
-        # If all cells were repeated, the names tell which sweep was first.
+        # If all cells were repeated, only the names show which sweep was first.
         whole = repeated == known.keys() and all(_named(source, first) for source in rest)
         some = bool(repeated) and repeated < known.keys()
         some = some and all(_named(source, first) or _later(source, first) for source in rest)

@@ -57,7 +57,8 @@ def noncentrality(share: float, df: float, df_below: float, ratio: float) -> flo
     `share`. Return 0 if this probability is lower than `share` even for the central F
     distribution."""
     special = _special()
-    if df * ratio > _LARGE:  # the series that sums it grows with it
+    # `ncfdtr` adds a series whose length grows with the noncentrality, so use an approximation.
+    if df * ratio > _LARGE:
         width = math.sqrt(2 / df_below + 4 / (df * ratio))
         return df * ratio * math.exp(student_quantile(1 - share, df_below) * width)
     if special.fdtr(df, df_below, ratio) <= share:
@@ -82,7 +83,8 @@ def _chi(df: float) -> tuple[Floats, Floats]:
     middle = math.sqrt(max(df - 1, 0.0) / df)
     low = max(0.0, middle - math.sqrt(_DROP / 2 / df))
     width = middle + math.sqrt(_DROP / df) - low
-    # dense where it is small, since that decides statistics of about 300
+    # The points are dense where the deviation is small, since large statistics (about 300) depend
+    # on this part.
     noise = low + width * places**4
     logs = (df - 1) * np.log(noise) - df * noise**2 / 2
     scale = math.log(2) + df / 2 * math.log(df / 2) - math.lgamma(df / 2)
@@ -96,7 +98,7 @@ def range_tail(statistic: float, means: int, df: float) -> float:
         return 1.0
     places, weights = _rule()
     noise, density = _chi(df)
-    # The same for the smallest of the means.
+    # Points and weights to integrate over the smallest of the means.
     least = _REACH * (2 * places - 1)
     normal = 2 * _REACH * weights * np.exp(-(least**2) / 2) / math.sqrt(2 * math.pi)
     below = _special().ndtr(least)
@@ -183,7 +185,7 @@ def trigamma_inverse(value: Any) -> Floats:
         estimate = estimate + step
         if np.all(-step / estimate < 1e-12):
             break
-    # The limits, where Newton's method loses its digits.
+    # Use the limits of the function where Newton's method loses precision.
     limits: list[Any] = [1 / value, 1 / np.sqrt(value)]
     return np.select([value < 1e-6, value > 1e7], limits, estimate)
 

@@ -43,7 +43,7 @@ def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Est
     used = [(g, w) for g, w in zip(groups, weights, strict=True) if w]
     if not used:
         return Estimate(0.0)
-    # In this unit no square of a huge value is too large for a float.
+    # In this unit, the square of a huge value does not overflow.
     unit = unit_of(value for g, _ in used for value in g)
     scaled = [(np.asarray(g, dtype=float) / unit, w) for g, w in used]
     value = float(np.sum([w * float(g.mean()) for g, w in scaled])) * unit
@@ -86,11 +86,11 @@ def paired_with(
         shared = tuple(sorted(own.keys() & other.keys()))
         if not shared:
             continue
-        # In this unit, neither a difference of huge values nor its square is too large for a float.
+        # In this unit, neither a difference of huge values nor its square overflows.
         unit = unit_of(values[seed] for seed in shared for values in (own, other))
         gaps = [own[seed] / unit - other[seed] / unit for seed in shared]
         estimates[name] = Estimate(math.fsum(gaps) / len(gaps) * unit)
-        if min(gaps) != max(gaps):  # so there are two or more
+        if min(gaps) != max(gaps):  # so there are at least two
             alike.setdefault(shared, {})[name] = unit, gaps
     for shared, rows_of in alike.items():
         units = np.array([unit for unit, _ in rows_of.values()])

@@ -258,7 +258,7 @@ def _share(
         return _each(own, rule, p)
     moderate = rule != "pooled" and len(repeated) >= MANY
     prior, prior_df, drawn = squeeze(flat, dfs) if moderate else pool(flat, dfs)
-    own_spreads = dict(zip(mine, np.sqrt(drawn).tolist(), strict=False))  # the lent cells come last
+    own_spreads = dict(zip(mine, np.sqrt(drawn).tolist(), strict=False))  # without the lent cells
     root, prior_df = math.sqrt(float(prior)), float(prior_df)
     grown = {name: math.sqrt(factor) for name, factor in trend.of.items()} if trend else {}
     spreads = {
@@ -312,7 +312,7 @@ def _trend(
         rest = logs - weights @ logs / weights.sum() - slope * at
         scale = max(1.0, float(weights @ rest**2) / (len(at) - 2))
         p = float(student_tail(slope * math.sqrt(squares / scale), len(at) - 2.0))
-        # Cells at values where others diverge have a different kind of noise.
+        # Near divergence, noise is of another kind, so a trend toward it takes precedence.
         plain = not (axis.endswith(TOWARD) and p * len(axes) <= 1 - CONFIDENCE)
         best = min(best, (plain, p, axis, slope))
     _, p, axis, slope = best
@@ -460,8 +460,7 @@ def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
     free, seed_free = float((count - 1) * (of - 1)), of - 1.0
     within = float((rest**2).sum()) / free
     square = count * float(((seed_means - middle) ** 2).sum()) / seed_free
-    # With two cells few degrees of freedom remain, and the residual is small by chance if seeds
-    # differ.
+    # The residual of few cells has few degrees of freedom, and may be small by chance.
     level = LEVEL if count >= FEW else LEVEL / 2
     if not within > 1e-20 or upper_tail_f(square / within, seed_free, free) > level:
         return noise
@@ -472,7 +471,7 @@ def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
         return noise
     limited = {n: Spread(s.sd, min(s.df, free)) for n, s in between.spreads.items()}
     between = replace(between, spreads=limited, total=free)
-    # The variance of a single value is that of seeds and what is left, each with its own df.
+    # A single value has the variance of seeds and of the residual, each with its own df.
     parts = square / count, within * (count - 1) / count
     both = sum(parts)
     df = both**2 / (parts[0] ** 2 / seed_free + parts[1] ** 2 / free)

@@ -221,9 +221,9 @@ class Fit:
         at least as much as the real values."""
         rng = np.random.default_rng([7, index, len(self.y)])
         own = self.place(index)
-        # Axes with many terms get fewer permutations: enough for a p of 5 % shared by ten axes.
-        # so that the smallest p, times the number of axes, is significant
+        # Deal often enough that the smallest possible p, times the number of axes, is significant.
         deals = max(deals, 40 * len(self.columns))
+        # Deal less often for axes with many terms. 199 permutations are enough for ten axes.
         deals = min(deals, max(199, _WORK // (len(self.y) * (own.stop - own.start))))
         q, _ = np.linalg.qr(self._without(own))
         left = self.y - q @ (q.T @ self.y)

@@ -1,19 +1,19 @@
 """Statistics over seeds: Student t intervals, and comparisons with the best cell that allow for
 its selection from the data. docs/statistics.md describes them. Pure."""
 
-# Which cells may be the best: a cell is excluded if it cannot be as good as all others. The means
-# above it are moved onto it by as little as possible, and the movement is more than noise explains.
-# With shared noise this is an F test with as many degrees of freedom as means were moved (Al
-# Mohamad, van Zwet, Cator and Goeman, Biometrika 107(3), 2020, 677-688; Cox and Shi, Review of
-# Economic Studies 90(1), 2023, 201-228). With separate noise it is Welch's test of the distance to
-# the best, corrected by Bonferroni for the number of cells.
+# Each cell is tested for whether it may be the best, that is, as good as all others. The means of
+# better cells are moved onto its mean by as little as possible. The cell is excluded if noise does
+# not explain this movement. With shared noise this is an F test with as many degrees of freedom as
+# means were moved (Al Mohamad, van Zwet, Cator and Goeman, Biometrika 107(3), 2020, 677-688; Cox
+# and Shi, Review of Economic Studies 90(1), 2023, 201-228). With separate noise it is Welch's test
+# of the distance to the best, corrected by Bonferroni for the number of cells.
 #
 # The bounds of the differences from the best hold for all cells at once: Tukey's for all pairs
 # (Kramer's for cells of different sizes), or Bonferroni's. The best is named alone if it leads
-# every other cell in a two-sided test of the two. Whatever the number of cells, that errs most
-# often with two (Gutmann and Maymin, Annals of Statistics 15(1), 1987, 456-461). If an F test shows
-# that its runs differ more than those of the others, its own noise is used, and cells that it then
-# does not lead stay beside it.
+# every other cell in a two-sided test of the two. This test errs most often if there are only two
+# cells (Gutmann and Maymin, Annals of Statistics 15(1), 1987, 456-461). If an F test shows that the
+# runs of the best cell differ more than those of the others, this cell's own noise is used, and the
+# best is not named alone if it then does not lead every other cell.
 #
 # The data choose the scale (`choose_scale`): the values, or their logarithms, where means become
 # geometric means and differences become ratios.
@@ -236,7 +236,7 @@ def against_best(
     family = _Family(len(cells) + 1, sign, scale, (1 - CONFIDENCE) / price)
     compare = _shared if noise.shared else _all_apart
     comparisons = compare(cells, own, family)
-    # The best alone: ahead of each of the others as if there were no more than those two.
+    # To be named alone, the best must lead each other cell in a test of these two cells only.
     pairs = comparisons
     if best in noise.noisier:
         doubted = own._replace(spread=noise.noisier[best])
