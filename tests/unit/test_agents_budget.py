@@ -23,7 +23,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def test_a_token_budget_refuses_commands_whose_usage_is_not_recorded(bench):
-    """Nobody counts what it does not record: an agent's command could spend any amount."""
+    """Unrecorded usage cannot be counted, so an agent's command could exceed the budget."""
     for name in ("tokens", "usd"):
         limits = Limits(runs=9, **{name: 1000.0})
         [answer] = bench.ask(limits, ("launch", {"grid": "mine.yaml", "again": True}))
@@ -49,16 +49,16 @@ def test_launches_need_a_budget_and_stay_within_it(bench):
     assert [len(request.runs) for request in bench.launched] == [6]
     assert bench.launched[0].budget == Budget(tokens=1000)
     assert bench.workspace(Limits(runs=8, tokens=1000)).left() == {"runs": 2.0, "tokens": 0.0}
-    answer = launch(Limits(runs=8, tokens=1000)).structured_content  # as after a kill: it goes on
+    answer = launch(Limits(runs=8, tokens=1000)).structured_content  # continues, as after a kill
     assert (answer["launched"], bench.launched.pop().budget) == (True, Budget(tokens=1000))
     assert answer["budget_left"] == {"runs": 2.0, "tokens": 0.0}
-    refused = launch(Limits(runs=8, tokens=1000), "lr=[5]")  # a new server, the same budget
+    refused = launch(Limits(runs=8, tokens=1000), "lr=[5]")  # a new server with the same budget
     assert "exceed what is left" in refused.content[0].text and len(bench.launched) == 1
 
 
 @pytest.mark.parametrize("restarted", [True, False])
 def test_removing_a_sweep_does_not_refund_its_budget(bench, restarted):
-    """What was launched stays counted, and counts again when it is launched again."""
+    """The first launch stays counted, and launching the sweep again counts as well."""
     bench.use_recipe()
     limits = Limits(runs=14, tokens=1000)
     bounded = {"grid": "mine.yaml", "again": True, "tokens": 400}
@@ -67,7 +67,7 @@ def test_removing_a_sweep_does_not_refund_its_budget(bench, restarted):
         (launched,) = bench.ask(limits, ("launch", bounded))
         budgets.append(launched.structured_content["budget_left"])
         assert budgets[-1]["runs"] == left
-        if restarted:  # which continues the sweep, and takes nothing more
+        if restarted:  # a restart continues the sweep at no further cost
             (again,) = bench.ask(limits, ("launch", {"grid": "mine.yaml", "again": True}))
             assert again.structured_content["budget_left"] == budgets[-1]
         shutil.rmtree(bench.root / "mine")
@@ -86,7 +86,7 @@ def test_a_person_owns_a_sweep_launched_under_a_removed_name(bench):
     identity = bench.root / "mine" / "launcher"
     shutil.rmtree(identity)
     identity.mkdir()
-    (identity / "id").write_text("0123456789abcdef\n")  # a person's launch made it
+    (identity / "id").write_text("0123456789abcdef\n")  # as after a person's launch
     for tool in (call, ("cancel", {"sweep": "mine"}), ("retry", {"sweep": "mine"})):
         (refusal,) = bench.ask(limits, tool)
         assert refusal.is_error and "launched by a person" in refusal.content[0].text
@@ -127,12 +127,12 @@ def test_a_retry_counts_as_one_more_run(bench):
 
 
 def test_simultaneous_launches_stay_within_the_budget(bench):
-    """Two servers: what one of them looked at before the other had put its launch on record."""
+    """One server checks the budget before the other has recorded its launch."""
     first, second = bench.workspace(Limits(runs=8)), bench.workspace(Limits(runs=8))
     preview = first.preview("mine.yaml", [], again=True)
 
     class Meanwhile(dict[str, float]):
-        """The amounts asked for. The other launch comes while they are read."""
+        """Requested amounts. The other server launches while they are read."""
 
         def __contains__(self, key: object) -> bool:
             if not bench.launched:

@@ -1,4 +1,4 @@
-"""What agents look up before a grid: datasets, models, prices, recipes and power."""
+"""What agents look up before they write a grid: datasets, models, prices, recipes and power."""
 
 import json
 from collections.abc import Iterator
@@ -133,7 +133,7 @@ def test_the_starter_grid_of_a_recipe_can_be_planned(grids):
     assert made["lacks"] == [] and "# lora_rank: " in made["grid"] and "notice" not in made
     (grids / "first.yaml").write_text(made["grid"])
     assert ask(grids, "plan", grid="first.yaml")["runs_to_start"] == 9
-    for name in ("harbor", "harbor_rl"):  # whose package is in another interpreter
+    for name in ("harbor", "harbor_rl"):  # their packages are in another interpreter
         assert "# summary_margin: " in ask(grids, "recipes", name=name)["grid"]
     assert "no recipe 'os': choose from " in ask(grids, "recipes", name="os")
 

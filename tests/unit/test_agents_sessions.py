@@ -37,7 +37,7 @@ SMALL = {"max_steps": 1, "groups_per_batch": 1, "group_size": 2, "max_tokens": 2
 
 
 class Counting(Workspace):
-    """A workspace whose launches are put on record, and start nothing."""
+    """A workspace whose launches are recorded but start nothing."""
 
     def __init__(self, root: str, grids: str, limits: Limits) -> None:
         super().__init__(root, grids, limits)
@@ -53,7 +53,7 @@ class Counting(Workspace):
 
 
 class Bench:
-    """A root with a session `old` of agents, at work, and a person's; launches are only counted."""
+    """A root with an agents' running session `old` and a person's; launches only count."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.root, self.grids = tmp_path / "root", tmp_path / "grids"
@@ -199,7 +199,7 @@ def test_a_busy_session_refuses_a_second_order(bench):
 
 
 class Early(Sessions):
-    """Sessions as they were before the first order."""
+    """Sessions that see no earlier order."""
 
     def last(self, session: Session) -> int:
         del session
@@ -207,7 +207,7 @@ class Early(Sessions):
 
 
 def test_simultaneous_orders_leave_one_order(bench):
-    """The second looks before the first has put its order there."""
+    """The second checks before the first has written its order."""
     first, second = Sessions(bench.workspace), Early(bench.workspace)
     session = first.find(S)
     assert first.order(session, {"kind": "finish"}) == 1
@@ -242,7 +242,7 @@ def test_a_session_that_has_spent_its_budget_waits_for_more(bench):
     folder.store.replace(folder.observations, encode({"schema": 1, "held": held}))
     step = ("train_grpo_step", {"session": "agent-new/seed=0"})
     refused, again, more = bench.ask(step, ("init_grpo", given(settings=SMALL)), begin)
-    for answer in (refused, again, more):  # the last one's launch is only counted here
+    for answer in (refused, again, more):  # the launch of `more` is only counted
         assert answer.is_error and f">{held}</data-" in answer.content[0].text
     assert "init_grpo again" in refused.content[0].text
     assert [plan.budget and plan.budget.tokens for plan in bench.launched] == [300, 600]

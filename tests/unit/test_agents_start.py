@@ -1,4 +1,4 @@
-"""How agents are started, and their records. What they do is in tests/e2e/test_agent_start.py."""
+"""How agents are started, and their records (what agents do: tests/e2e/test_agent_start.py)."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ def test_known_programs_get_the_model_and_the_tools():
     assert 'mcp_servers.sweeper.args=["/sweeper/bridge.py"]' in codex
     free = "--dangerously-skip-permissions", "--dangerously-bypass-approvals-and-sandbox"
     assert free[0] in claude and free[1] in codex
-    here = SETTING._replace(isolated=False)  # then it asks for nothing, and may do less
+    here = SETTING._replace(isolated=False)  # without isolation, no free pass and fewer tools
     assert not {*free} & {*CLIS["claude"].argv(here), *CLIS["codex"].argv(here)}
     argv = CLIS["claude"].argv(here)
     assert "acceptEdits" in argv and "Bash" not in argv[argv.index("--tools") + 1].split(",")
@@ -160,7 +160,7 @@ def test_wrong_options_of_agent_start_cost_one_line(
 
 
 def test_the_tool_configuration_has_the_common_format(tmp_path):
-    """As Claude Code and others read it."""
+    """Claude Code and other CLIs read it."""
     start = session.Start(
         *("a", "m", find_cli("true"), Sandbox("local"), "task", str(tmp_path)),
         *(str(tmp_path / "root"), "", {}, 1.0, 0),
@@ -170,14 +170,14 @@ def test_the_tool_configuration_has_the_common_format(tmp_path):
         command = {"command": setting.bridge[0], "args": [*setting.bridge[1:]]}
         assert document == {"mcpServers": {"sweeper": {**command, "alwaysLoad": True}}}
         assert Path(setting.prompt).read_text() == "the prompt"
-        private = Path(room.folder).parent  # other users must not reach the server of tools
+        private = Path(room.folder).parent  # other users must not reach the tool server
         assert private.stat().st_mode & 0o777 == 0o700
         assert Path(room.folder).stat().st_mode & 0o777 == 0o700
     assert not private.exists()
 
 
 def test_files_of_a_sandbox_stay_within_the_agents_folder(tmp_path):
-    """Both sides send what they have written, and not what they got."""
+    """Both sides send the files that they wrote, not those that they received."""
     outside = tmp_path / "outside"
     outside.write_text("mine")
     top = tmp_path / "work"
@@ -206,7 +206,7 @@ def test_files_of_a_sandbox_stay_within_the_agents_folder(tmp_path):
 
 
 def test_a_store_that_fails_for_a_while_loses_nothing_of_a_transcript(tmp_path):
-    """And the agent works on meanwhile."""
+    """The agent continues meanwhile."""
     fails = [True]
     faults = Faults(lambda _, call: Fault.FAIL if fails[0] and "transcript" in call else None)
     store = LocalStore(str(tmp_path))
@@ -222,7 +222,7 @@ def test_a_store_that_fails_for_a_while_loses_nothing_of_a_transcript(tmp_path):
     made.add(b"the end")
     made.end_output()
     assert b"".join(read_output(store, "a")) == data + b"the end"
-    fails[0] = True  # and at its end it is tried again
+    fails[0] = True  # the end is retried as well
     answers = threading.Timer(0.2, fails.__setitem__, (0, False))
     answers.start()
     made.add(b"!")
@@ -232,7 +232,7 @@ def test_a_store_that_fails_for_a_while_loses_nothing_of_a_transcript(tmp_path):
 
 
 def test_a_container_gets_folders_of_any_name_and_is_removed_after_a_kill(tmp_path, monkeypatch):
-    """By the cleaner, which outlives this process."""
+    """The cleaner, which outlives this process, removes it."""
     (tmp_path / "podman").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
     (tmp_path / "podman").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -240,7 +240,7 @@ def test_a_container_gets_folders_of_any_name_and_is_removed_after_a_kill(tmp_pa
     work.mkdir()
     room = Room(Sandbox("podman", "an-image"), str(work))
     room.start(["true"], {}, {}, subprocess.DEVNULL).communicate()
-    room.cleaner.stdin.close()  # as the end of this process does
+    room.cleaner.stdin.close()  # as when this process ends
     room.cleaner.wait(60)
     run, removal = (tmp_path / "calls").read_text().splitlines()
     assert f'--mount type=bind,"src={work}",dst=/work' in run

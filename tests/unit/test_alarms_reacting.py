@@ -1,4 +1,4 @@
-"""Alarms of a sweep: what its launcher says once, and what it does about it."""
+"""Alarms of a sweep: the launcher raises each once and runs its actions."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ def with_on_alarm(scene: Scene, **sections: Any) -> None:
 
 
 def killed_after_the_alarm(scene: Scene) -> None:
-    """The launcher is killed between the alarm and what it sets off."""
+    """Kill the launcher between the alarm and its actions."""
     faults = Faults(
         lambda _, call: Fault.KILL_AFTER if call.startswith("store.create s/alarms/") else None
     )
@@ -89,7 +89,7 @@ def test_a_run_without_its_metric_raises_an_alarm(scene):
     for run, row in zip(scene.ids, rows, strict=False):
         metrics(scene, run, row)
     scene.step(2.5)
-    assert alarms(scene.folder) == []  # it may come at the end
+    assert alarms(scene.folder) == []  # the metric may come at the end
     for run in scene.ids[:3]:
         end(scene, run)
     scene.step(2.5)
@@ -99,7 +99,7 @@ def test_a_run_without_its_metric_raises_an_alarm(scene):
     assert {run: alarm.message for run, alarm in by_run.items()} == {
         scene.ids[0]: "no 'test/nl' was recorded; recorded: test/nll, loss",
         scene.ids[1]: "test/nl is never a number: it was recorded as null",
-        scene.ids[2]: "no 'test/nl' was recorded, and no other metric",  # it wrote no metrics
+        scene.ids[2]: "no 'test/nl' was recorded, and no other metric",  # this run wrote no metrics
     }
 
 
@@ -127,7 +127,7 @@ def test_hostile_metric_names_are_escaped(scene):
     assert (alarm.key, alarm.message) == ("a\\x00\\n", "a\\x00\\n is NaN at step 0")
 
 
-@pytest.mark.parametrize("starting", [True, False])  # False: it only stops runs
+@pytest.mark.parametrize("starting", [True, False])  # False: the launcher only stops runs
 def test_rules_that_are_off_and_launchers_that_only_stop_raise_no_alarm(scene, starting):
     with_on_alarm(scene, alarms={"divergence": None, "spike": None} if starting else {})
     running(scene)
@@ -169,7 +169,7 @@ def test_on_alarm_stops_the_run_once(scene):
     assert (1, Event.CANCEL) not in scene.events(scene.ids[1])
     request = read_json(scene.store, scene.folder.event(scene.ids[0], 1, Event.CANCEL))
     assert request["by"] == "the launcher, because of the alarm divergence"
-    # A user who starts it again is not overruled by the alarm of the attempt before.
+    # The alarm of an earlier attempt does not stop a run that the user starts again.
     end(scene, scene.ids[0], Event.CANCELLED)
     scene.worker(scene.ids[0], 1, Event.RETRY)
     scene.scheduler = scene.new_scheduler()
@@ -201,7 +201,7 @@ def test_the_next_launcher_finishes_the_actions_of_an_alarm(scene):
 
 
 def test_an_alarm_command_removed_from_the_grid_is_not_run(scene):
-    """Launched again without it, before it was begun."""
+    """The sweep is launched again without the command before it has started."""
     with_on_alarm(scene, on_alarm={"stop": None, "run": ["true"], "rules": None})
     running(scene)
     diverging(scene, scene.ids[0])
@@ -230,7 +230,7 @@ def test_an_alarm_command_that_does_not_start_is_reported(scene):
         ("printf '%s' \"$LINES_SECRET\"", "***"),
         ("printf 'x\\033[2Jy\\000z\\n\\n \\n'", r"xy\x00z"),
         ("head -c 20000 /dev/zero | tr '\\0' k; echo $THE_KEY; echo; echo end", "end"),
-        # More than is read of it, cut within the secret.
+        # Longer than the part that is read, which ends within the secret.
         ("printf %s $THE_KEY; head -c 16380 /dev/zero | tr '\\0' k", None),
     ],
 )
@@ -249,7 +249,7 @@ def test_output_of_an_alarm_command_is_recorded_without_secrets(
     diverging(scene, scene.ids[0])
     scene.step(2.5)
     end(scene, scene.ids[0])
-    assert scene.scheduler.run().finished  # it waits for the command
+    assert scene.scheduler.run().finished  # the scheduler waits for the command
     action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
     assert action["outcome"] == "ended with 3" + (f": {output}" if output else "")
 
@@ -273,7 +273,7 @@ def test_a_failing_store_delays_an_alarm_without_ending_the_launcher(scene, faul
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER])
 def test_alarms_survive_a_launcher_killed_at_any_call(make_scene, fault):
-    """Whatever was done by then, in the end it was said once and the run was stopped."""
+    """In the end, the alarm was raised once and the run was stopped."""
     scene = make_scene(1)
     with_on_alarm(scene, on_alarm={"stop": "run", "run": None, "rules": None})
     running(scene)
@@ -315,7 +315,7 @@ def test_a_low_disk_raises_one_alarm_per_machine(scene):
     scene.step(2.5)
     [alarm] = alarms(scene.folder)
     assert (alarm.rule, alarm.key) == ("disk", "disk_free_bytes") and "node7" in alarm.message
-    for again in (False, True):  # and once more by the next launcher
+    for again in (False, True):  # also with a new launcher
         scene.scheduler = scene.new_scheduler() if again else scene.scheduler
         scene.beat(scene.ids[1], host="node7", machine=full, pid=1)
         scene.step(2.5)
@@ -324,7 +324,7 @@ def test_a_low_disk_raises_one_alarm_per_machine(scene):
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_low_disk_raises_an_alarm_again_for_later_attempts(make_scene, *, restarted):
-    """Of another run there, and of the same one when it is tried again."""
+    """For another run on that host, and for a retry of the same run."""
     scene = make_scene(2, retries=1)
     with_on_alarm(scene, on_alarm={"run": ["/no/such"]})
     first, second = scene.ids
@@ -353,13 +353,13 @@ def test_a_low_disk_raises_an_alarm_again_for_later_attempts(make_scene, *, rest
 
 
 def test_a_full_disk_stops_one_run_and_not_its_successors(make_scene):
-    """By the same launcher, or by one of those that follow it."""
+    """The same launcher stops no other run, nor do later launchers."""
     scene = make_scene(12, max_parallel=3)
     with_on_alarm(scene, on_alarm={"stop": "run"})
     full = {"disk_free_bytes": 10**8}
 
     def work() -> None:
-        """Jobs are claimed, beat, and end a look later."""
+        """Claim each job and send a heartbeat; end it at the next call."""
         for job, status in list(scene.backend.jobs.items()):
             if status.state is JobState.ENDED:
                 continue
@@ -378,7 +378,7 @@ def test_a_full_disk_stops_one_run_and_not_its_successors(make_scene):
         work()
     assert sorted(scene.states()) == [State.CANCELLED] + [State.SUCCEEDED] * 11
     [alarm] = alarms(scene.folder)
-    # Whoever starts it again takes back that it was stopped: the machine is news once more.
+    # A retry withdraws the stop, so the machine raises an alarm again.
     scene.worker(alarm.run, 1, Event.RETRY)
     for _ in range(3):
         work()
@@ -449,7 +449,7 @@ def test_a_run_may_stall_repeatedly_and_raises_one_alarm(scene):
     def seen(seconds: float, **beat: Any) -> str | None:
         scene.beat(run, **beat)
         scene.step(seconds)
-        scene.step(0.5)  # what is seen in a step is told in the next
+        scene.step(0.5)  # each observation is published one step later
         return scene.observed()["observed"].get(run)
 
     for wait in (40, 2000):
@@ -457,7 +457,7 @@ def test_a_run_may_stall_repeatedly_and_raises_one_alarm(scene):
             metrics(scene, run, b'{"step": 0, "loss": 1.0}\n')
             assert seen(3.0) is None
         assert seen(wait) == "stalled"
-        scene.step(0.5)  # no look is due
+        scene.step(0.5)  # no check is due
         assert scene.observed()["observed"][run] == "stalled"
     assert seen(3.0, **pause) == "paused: rate limit since 12:00:03Z"
     assert [alarm.rule for alarm in alarms(scene.folder)] == ["stalled"]

@@ -1,4 +1,4 @@
-"""Each rule of the alarms, both ways: what it must say, and where it must be silent."""
+"""Each alarm rule: when it must be raised, and when not."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def run(
     extra: Mapping[str, list[float]] | None = None,
     given: Mapping[str, Any] | None = None,
 ) -> dict[str, Evidence]:
-    """What the rules find in these rows: the first evidence of each."""
+    """Return the first evidence of each rule in these rows."""
     history, limits, evidence_of = History(), resolve(given), dict[str, Evidence]()
     for step, row in enumerate(rows):
         more = {role: values[step] for role, values in (extra or {}).items()}
@@ -71,13 +71,13 @@ def test_non_finite_values_raise_nan(value):
 
 @pytest.mark.parametrize(("text", "value"), [("NaN", math.nan), ("-inf", -math.inf)])
 def test_texts_for_non_finite_values_raise_nan(text, value):
-    """Programs that write strict JSON write texts for what it does not have."""
+    """Strict JSON has no NaN or infinity, so some programs write texts."""
     evidence = run([{LOSS: 1.0}, {LOSS: text}])["nan"]
     assert evidence[:2] == (LOSS, 1) and evidence.value == pytest.approx(value, nan_ok=True)
 
 
 def test_null_after_numbers_raises_nan():
-    """Others write null; but null is also what tables have where an evaluation is rare."""
+    """Some programs write null for NaN, but tables also have null between rare evaluations."""
     evidence = run([{LOSS: value} for value in (3.0, 2.0, 1.5, None)])["nan"]
     assert evidence[:2] == (LOSS, 3)
     assert evidence.message == (
@@ -105,7 +105,9 @@ def test_a_loss_below_zero_does_not_diverge_by_its_ratio():
 def test_a_jump_of_the_loss_raises_spike():
     raised = run(of(LOSS, [*FALLING, 9.0, 0.2, 0.2]))
     assert set(raised) == {"spike"} and raised["spike"].step == len(FALLING)
-    assert run(of(LOSS, [*FALLING, 0.9, 0.2, 0.2])) == {}  # large beside 0.2, small beside 7
+    assert (
+        run(of(LOSS, [*FALLING, 0.9, 0.2, 0.2])) == {}
+    )  # large compared with 0.2, small compared with 7
     assert run(of(LOSS, [7.0, 5.0, 60.0, 4.0, 3.0, 2.0])) == {}  # too early to tell
     assert run(of(LOSS, [*FALLING, 9.0]), given={"spike": {"lost": 2.0}}) == {}
 
@@ -135,8 +137,8 @@ def test_a_loss_that_leaps_about_zero_does_not_diverge():
     for _ in range(10):
         noise = [draw.gauss(0.02, 0.02) for _ in range(200)]
         raised.append("divergence" in run(of("loss", noise)))
-    assert sum(raised) == 0  # before the noise of its steps counted there were 7
-    # The same leaps far above where it began are told at once.
+    assert sum(raised) == 0  # there were 7 before the rule considered step noise
+    # Such jumps far above the first value raise it at once.
     wild = run(of("loss", [7.3, 6.5, 5.7, 10.0, 1112.9, 34.2, 2272.8, 699.8]))
     assert wild["divergence"].step == 6
 
@@ -144,7 +146,7 @@ def test_a_loss_that_leaps_about_zero_does_not_diverge():
 def test_low_entropy_without_success_raises_entropy():
     low = [2.0, 1.0, 0.5, *([0.001] * 8)]
     assert set(run(both(entropy=low, reward=[0.2] * 11))) == {"entropy"}
-    assert run(both(entropy=low, reward=[0.97] * 11)) == {}  # it is sure, and right
+    assert run(both(entropy=low, reward=[0.97] * 11)) == {}  # confident and correct
     assert run(both(entropy=low, good=[0.8] * 11, mixed=[0.2] * 11)) == {}
     assert run(both(entropy=[1.0, 0.1, 0.05, *([0.03] * 8)])) == {}
     raised = {"entropy": {"below": 0.05}}
@@ -158,7 +160,7 @@ def test_low_entropy_without_success_raises_entropy():
      ([0.001, 0.004, 0.01, 0.05, 0.2], None)],
 )  # fmt: skip
 def test_a_sampler_that_differs_from_the_trainer_raises_mismatch(values, step):
-    """Later it is drift of the policy, which the rule kl judges."""
+    """A later difference is drift of the policy, which the rule kl judges."""
     evidence = run(of("optim/kl_sample_train_v2", values)).get("mismatch")
     assert (evidence and evidence.step) == step
     assert run(of("kl_policy_base", [0.2] * 3)) == {}
@@ -191,7 +193,7 @@ def test_groups_without_mixed_rewards_raise_no_signal():
     evidence = run(both(mixed=[0.0] * 8, good=[0.0] * 8))["no_signal"]
     assert (evidence.key, evidence.step, evidence.value) == (MIXED, 7, 0.0)
     assert run(both(mixed=[0.0] * 7, good=[0.0] * 7)) == {}
-    assert run(both(mixed=[0.0] * 12, good=[1.0] * 12)) == {}  # it can do them all
+    assert run(both(mixed=[0.0] * 12, good=[1.0] * 12)) == {}  # all tasks are solved
     assert run(both(mixed=[0.0, 0.125] * 6, good=[0.0] * 12)) == {}
     shares = {MIXED: 0.0, GOOD: 0.25, "env/all/by_group/frac_all_bad": 0.75}
     message = run([shares] * 8)["no_signal"].message
@@ -239,7 +241,7 @@ def test_a_metric_without_progress_raises_plateau():
     few: dict[str, Any] = {"plateau": {"steps": 5}}
     assert "plateau" not in run(of(LOSS, stuck[:9]), given=few)  # there is no mean of ten yet
     fallen = [3.0, 2.8, *(draw.gauss(2.3, 0.05) for _ in range(200))]
-    assert "plateau" not in run(of(LOSS, fallen))  # what most training ends with
+    assert "plateau" not in run(of(LOSS, fallen))  # most training ends like this
     rl = [{REWARD: 0.2 + step / 300, "loss": value} for step, value in enumerate(stuck)]
     assert "plateau" not in run(rl)
 
@@ -248,7 +250,9 @@ def test_longer_answers_without_more_reward_raise_length():
     grown = [4.0] * 10 + [6.0, 9.0, 12.0, 14.0, 16.0, 18.0, 20.0]
     evidence = run(both(length=grown, reward=[0.3] * 17))["length"]
     assert evidence.bound == 12 and "and the reward is no better" in evidence.message
-    assert run(both(length=grown, reward=[0.1 + n / 20 for n in range(17)])) == {}  # and better
+    assert (
+        run(both(length=grown, reward=[0.1 + n / 20 for n in range(17)])) == {}
+    )  # the reward rises as well
     assert run(both(length=[4.0, 6.0, 5.0, 8.0, 6.0] * 4)) == {}
     unrewarded = run(both(length=grown))
     assert set(unrewarded) == {"length"} and "reward" not in unrewarded["length"].message
@@ -272,7 +276,7 @@ def test_rollout_summaries_fill_in_missing_metrics():
     summary = summarise(data)
     shares = {"mixed": 0.5, "good": 0.5, "bad": 0.0, "truncated": 0.25}
     assert summary == {"reward": 0.625, "length": 6} | shares
-    # A group that may have been cut in two says nothing of its answers.
+    # A group that may have been cut in two is ignored.
     assert summarise(data + line(2, 0.0) + b'{"group_idx": 2, "total_rew')["mixed"] == 0.5
     assert summarise(b"") == {}
     assert summarise(
@@ -296,10 +300,12 @@ def test_a_run_without_steps_raises_stalled():
     assert vital() == {}
     evidence = vital(quiet=31.0)["stalled"]
     assert (evidence.step, evidence.value, evidence.bound) == (7, 31.0, 30.0)
-    assert vital(quiet=31.0, longest=20.0) == {}  # it is slow by nature
+    assert vital(quiet=31.0, longest=20.0) == {}  # its steps are always slow
     assert set(vital(quiet=201.0, longest=20.0)) == {"stalled"}
     assert vital(quiet=500.0, paused="rate_limit since 12:00") == {}
-    assert vital(quiet=150.0, beat_quiet=100.0) == {}  # its worker is silent: not this rule's
+    assert (
+        vital(quiet=150.0, beat_quiet=100.0) == {}
+    )  # the worker is silent: not a case for this rule
 
 
 def test_stalled_before_the_first_step():
@@ -307,7 +313,7 @@ def test_stalled_before_the_first_step():
     assert vital(quiet=100.0, longest=None, to_first_step=60.0) == {}
     assert vital(quiet=1799.0, longest=None) == {}
     assert set(vital(quiet=1801.0, longest=None)) == {"stalled"}
-    assert vital(quiet=1e6, longest=None, is_command=True) == {}  # it may write no metrics
+    assert vital(quiet=1e6, longest=None, is_command=True) == {}  # commands may write no metrics
 
 
 def test_a_long_pause_raises_paused():
@@ -381,7 +387,7 @@ def test_thresholds_in_force():
 
 @pytest.mark.parametrize(("rule", "key"), [("length", LENGTH), ("collapse", REWARD)])
 def test_more_steps_than_two_stretches_take_count_as_the_most(rule, key):
-    """As a plan has them that was recorded when they were allowed."""
+    """As in plans recorded when more steps were allowed."""
     assert resolve({rule: {"steps": 50}})[rule]["steps"] == WINDOW // 2
     good, bad = (4.0, 400.0) if rule == "length" else (1.0, 0.0)
     rows = [{key: good if step < 60 else bad} for step in range(120)]
@@ -414,7 +420,7 @@ def test_metric_keys_get_roles_by_name():
     ],
 )
 def test_the_history_suffices_for_every_threshold(rule, key, values, given, step):
-    """The most steps that a rule takes which compares two stretches of them, and no fewer."""
+    """Rules that compare two stretches still work with the most steps that they accept."""
     most = RULES[rule].thresholds["steps"].most
     rows = of(key, [*([values[0]] * WINDOW), *([values[1]] * WINDOW)])
     assert run(rows, given={rule: {"steps": most, **given}})[rule].step == step
@@ -449,4 +455,4 @@ def test_the_documentation_has_every_rule_and_default():
                 unit = 3600 if value >= 3600 else 60 if value >= 60 else 1
                 shown = f"{value / unit:g} " + {3600: "h", 60: "min", 1: "s"}[unit]
             assert re.search(rf"\*{key}\* \(?{re.escape(shown)}\b", row), (name, key)
-        assert text.count(f"| `{name}` |") == 2  # and what to do
+        assert text.count(f"| `{name}` |") == 2  # the second row says what to do

@@ -1,4 +1,4 @@
-"""Alarms of a sweep: what is read of its runs and how much of it, and when the clock says so."""
+"""Alarms of a sweep: what and how much is read of its runs, and alarms that depend on time."""
 
 import json
 import math
@@ -35,7 +35,7 @@ class Folder:
         self.store.append(path, text.encode())
 
     def tail(self, attempt: int, most: int = 10**6) -> list[tuple[Any, bool]]:
-        """The steps of all rows, and whether they are copies, read so many bytes at a time."""
+        """Read `most` bytes at a time; return the steps of all rows and whether they are copies."""
         tail, rows = Tail(self.folder, "r", attempt), list[tuple[Any, bool]]()
         more = True
         while more:
@@ -86,7 +86,7 @@ def test_only_what_is_new_is_read(folder):
 
 @pytest.mark.parametrize("more", [(), (7, 8, 9)])
 def test_a_file_rewritten_in_place_is_read_again(folder, more):
-    """As long as before or longer: by its inode and its size it goes on."""
+    """Its inode and its size look like those of a file that only grew."""
     folder.write(rows(0, 1, 2))
     tail = Tail(folder.folder, "r", 1)
     assert len(tail.read(1000).rows) == 3
@@ -139,7 +139,7 @@ def test_copies_of_the_attempt_before_are_marked(folder, most):
     ],
 )
 def test_the_alarm_of_a_broken_reward_has_its_error(folder, written, message):
-    """Who reads the alarm shall not have to look for what the function raised."""
+    """The alarm shows what the reward function raised."""
     if written is not None:
         path = f"{folder.folder.log_path('r', 1)}/iteration_000001/reward_failures.jsonl"
         folder.store.append(path, written.encode())
@@ -150,7 +150,7 @@ def test_the_alarm_of_a_broken_reward_has_its_error(folder, written, message):
 
 
 def test_sampler_against_trainer_is_compared_with_the_other_runs_of_the_model(folder):
-    """Whichever is read first: of a mixture of experts ten times as much is healthy."""
+    """The order of reading does not matter. A mixture of experts may differ ten times as much."""
     key = "optim/kl_sample_train_v2"
     first = {"faulty": 0.004, "a": 0.0002, "b": 0.00021, "mixture": 0.004, "c": 0.002}
     first["drifts"] = 0.3  # its policy changes several times within a step
@@ -237,7 +237,7 @@ def test_stalled_runs_are_listed_even_after_their_alarm(folder):
         watcher.look([Seen("r", 1, True)])
         folder.now += 5
     rules: list[str] = []
-    for wait in (51, 600):  # the first standstill is the longest step from then on
+    for wait in (51, 600):  # the first stall then counts as the longest step
         folder.now += wait
         for quiet, stalled in ((0.0, {key}), (61.0, set[tuple[str, int]]()), (0.0, {key})):
             rules += [f.rule for f in watcher.look([Seen("r", 1, True, quiet)])[0]]
@@ -257,7 +257,7 @@ def test_stalled_runs_are_listed_even_after_their_alarm(folder):
     ("last", "seconds"), [({"progress": 1.0}, 600), ({"progress": 57.0}, 0), ({}, 0)]
 )
 def test_work_after_the_last_step_is_not_stalled(folder, last, seconds):
-    """Ten minutes more, where the metrics tell that it is the last: in percent they do not."""
+    """A progress of 1.0 marks the last step and gives ten minutes more; percentages do not."""
     watcher = folder.watcher()
     for step in range(10):
         folder.write(rows(step, **(last if step == 9 else {})))
@@ -318,7 +318,7 @@ def test_records_are_read_once_where_the_caller_remembers(folder):
     assert read(folder.folder, known=remembered) == [alarm]
     os.truncate(f"{folder.store.root}/s/alarms/r.2.nan.json", 0)
     assert read(folder.folder, known=remembered) == [alarm]
-    assert read(folder.folder) == []  # damaged, and passed over
+    assert read(folder.folder) == []  # damaged files are skipped
     orders = alarm._replace(rule="kl", advice="\x1b[2Jlower it")
     assert put(folder.folder, orders)
     assert [alarm_read.advice for alarm_read in read(folder.folder)] == ["lower it"]

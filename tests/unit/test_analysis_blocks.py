@@ -1,4 +1,4 @@
-"""Parts of a sweep that are judged each by itself."""
+"""Blocks of a sweep, each of them judged by itself."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def test_holes_with_other_settings_each_have_one_order(tmp_path):
 
 
 def test_edges_in_blocks_are_corrected_for_their_number(tmp_path):
-    """The first model ends 2.4 standard errors better than the value before, the second 6."""
+    """The end beats the value before by 2.4 standard errors (first model) and 6 (second)."""
     ends = {"a": 0.304, "b": 1.51} | dict.fromkeys("cdef", 2.6)
     cells = [
         ({"model": model, "lr": lr}, [level + noise for noise in (-0.1, 0, 0.1)])
@@ -46,7 +46,7 @@ def test_edges_in_blocks_are_corrected_for_their_number(tmp_path):
 
 
 def test_a_setting_that_all_cells_have_alike_makes_no_blocks(tmp_path):
-    """As the grid that confirms cells of one model has it."""
+    """As in a grid that confirms cells of one model."""
     sweep = written.Written(tmp_path, "demo", {"lr": [1, 2]})
     for lr in (1, 2):
         rows = [{"step": 1, "test/nll": lr / 2}]

@@ -1,4 +1,4 @@
-"""Comparisons that are asked for: of DataFrames, of sweeps, of cells."""
+"""Requested comparisons of DataFrames, sweeps and cells."""
 
 import json
 import math
@@ -72,7 +72,7 @@ def test_cells_are_what_the_columns_say():
 
 @pytest.fixture
 def two(tmp_path: Path) -> Registry:
-    """Sweeps `a` and `b`, whose batch size differs throughout; `b` is better at lr 1 only."""
+    """Write sweeps `a` and `b` with different batch sizes; `b` is better at lr 1 only."""
     for name, batch, shift in (("a", 32, 0.0), ("b", 64, -0.1)):
         sweep = written.Written(tmp_path, name, axes={"lr": [1, 2]})
         for lr in (1, 2, *([3] if name == "b" else [])):
@@ -91,7 +91,9 @@ def test_sweeps_are_joined_by_their_settings(two):
     assert comparison.changed == (("batch", "32", "64"),)
     assert (comparison.only_a, comparison.only_b) == ((), ("lr=3",))
     expected: Any = stats.ttest_ind([v - 0.1 for v in LOW], LOW, equal_var=False)
-    assert rows["lr=1"]["p"] == pytest.approx(2 * expected.pvalue, abs=1e-9)  # Holm, of two
+    assert rows["lr=1"]["p"] == pytest.approx(
+        2 * expected.pvalue, abs=1e-9
+    )  # Holm's correction for two tests
     assert rows["lr=1"]["difference"] == pytest.approx(-0.1)
     assert "B better" in comparison.text and "noise can explain it" in comparison.text
     assert len(comparison.table) == 2

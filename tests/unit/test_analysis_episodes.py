@@ -1,4 +1,4 @@
-"""Episodes by cell and by task, of sweeps whose truth is known."""
+"""Episodes by cell and by task, in sweeps whose truth is known."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_an_episode_is_parsed_from_its_rollout():
     row["steps"][1]["metrics"] = {"stop/max_tokens": 1.0}
     (parsed,) = parse_rollouts([row], 0, "train")
     assert parsed.episode == ("a", 3, False, "max_turns", 1, 2.5, 2, 1)
-    # Recorded before episodes told of themselves: the reward says whether all was earned.
+    # Older records have no trajectory metrics: the reward says whether all was earned.
     older = row | {"trajectory_metrics": {}, "total_reward": 1.0}
     (parsed,) = parse_rollouts([older], 0, "train")
     assert parsed.episode == ("a", 3, True, "max_turns", 1, None, 0, 0)
@@ -45,7 +45,7 @@ def test_the_p_of_a_task_is_that_of_an_analysis_of_variance():
 
 @pytest.fixture
 def episodes_study(tmp_path):
-    """Two cells of two runs; the names of the tasks say which cells solve them."""
+    """Analyze two cells of two runs; the names of the tasks say which cells solve them."""
     metric = {"name": "env/all/reward/total", "goal": "maximize", "at": "last"}
     sweep = written.Written(tmp_path, "shells", {"rate": [1, 2]}, metric)
     for rate in (1, 2):
@@ -70,7 +70,7 @@ def episodes_study(tmp_path):
 
 
 def test_the_report_compares_cells_and_tasks_of_episodes(episodes_study):
-    """The figures of the document, and what the page and the text say of them."""
+    """The numbers are in the document, on the page and in the text."""
     (entry,) = episodes_study.document["episodes"]
     assert (entry["split"], entry["read"], entry["iterations"]) == ("train", 32, 2)
     tasks = {task["task"]: task for task in entry["tasks"]}

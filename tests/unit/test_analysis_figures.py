@@ -59,7 +59,7 @@ def test_smoothed_is_one_window_for_runs_mean_and_band(tmp_path):
         assert all(a <= value <= b for a, value, b in zip(low, run, high, strict=True))
     means = np.mean(runs, axis=0)
     assert even["mean"] == pytest.approx(means.tolist(), rel=1e-3)
-    # Much of the noise is gone, and the ends are where they were.
+    # Much of the noise is gone, and the ends are unchanged.
     raw = drawn["run"]["y"][:count]
     assert np.std(np.diff(runs[0])) < 0.3 * np.std(np.diff(raw))
     assert (runs[0][0], runs[0][-1]) == (raw[0], raw[-1])

@@ -1,4 +1,4 @@
-"""What is said of sweeps with a known truth, without a page around it."""
+"""Findings about sweeps whose truth is known, without a page."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ Judged = tuple[Ranking, dict[str, Finding], Verdict]
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Any:
-    """From cells (settings, ends of the seeds) to what is said of them."""
+    """Return a function from cells (settings, last values of the seeds) to their findings."""
 
     def judged(
         *cells: tuple[dict[str, Any], list[float]], goal: str = "minimize", name: str = "demo"
@@ -145,7 +145,7 @@ def test_even_noise_is_compared_as_differences(judge):
 
 
 def test_each_rule_for_failed_runs_is_kept_and_said(tmp_path):
-    """Seeds of lr=2 that go bad crash: what is left of it is the best mean of all."""
+    """Bad seeds of lr=2 crash, so its remaining runs have the best mean."""
     sweep = written.Written(tmp_path, "demo", {"lr": [1, 2, 3]})
     for lr, ends in ((1, [0.50, 0.51, 0.52]), (2, [0.40, None, None]), (3, [0.90, 0.91, 0.92])):
         for seed, end in enumerate(ends):
@@ -218,7 +218,7 @@ def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(tmp_path):
         "All cells share one noise, that of 3 cells of before (6 degrees of freedom), as their "
         "variances do not differ (Bartlett's test, p = 1.000)."
     )
-    # And where that lets one lead: it is a single run all the same.
+    # A cell that leads by this noise still has a single run.
     written.measured(tmp_path, [*single[:2], ({"lr": 3}, [0.8])], name="third", metric=with_noise)
     data = lend(load(registry, "third", None, None), registry, ["before"])
     ranking = rank(data)
@@ -235,7 +235,7 @@ def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(tmp_path):
     ],
 )
 def test_a_lead_of_two_runs_per_cell_is_not_clear(judge, ends, kind, message):
-    """Seeds that end at one of two values would part equal cells like this in one of eight."""
+    """If seeds end at one of two values, equal cells separate like this once in eight times."""
     _, kinds, verdict = judge(*(({"lr": at}, values) for at, values in enumerate(ends)))
     assert verdict.kind == kind and ("few_runs" in kinds) == bool(message)
     if message:
@@ -300,7 +300,7 @@ def test_the_best_of_more_values_is_no_better(tmp_path, often, compared):
 
 
 def test_a_sweep_and_its_confirmation_are_one_study(tmp_path):
-    """The winner is judged by the fresh seeds alone, which here say the other of the two."""
+    """Only the fresh seeds judge the winner; here they favour the other cell."""
     first = {1: [0.50, 0.51, 0.49], 2: [0.52, 0.51, 0.53], 3: [0.90, 0.91, 0.89]}
     fresh = {1: [0.60, 0.61, 0.59], 2: [0.52, 0.51, 0.53]}
     for name, cells, start in (("one", first, 0), ("one-confirm", fresh, 3)):
@@ -323,9 +323,12 @@ def test_a_sweep_and_its_confirmation_are_one_study(tmp_path):
 @pytest.mark.parametrize(
     ("sweeps", "confirmed"),
     [
-        (["one", "one-confirm"], ("one", ("one-confirm",))),  # of all cells, by its name
+        (
+            ["one", "one-confirm"],
+            ("one", ("one-confirm",)),
+        ),  # has all cells, but the name of a confirmation
         (["one", "two"], None),
-        (["pilot", "one"], None),  # of fewer cells, but earlier
+        (["pilot", "one"], None),  # has fewer cells, but is earlier
         (["part", "one"], ("one", ("part",))),
     ],
 )
@@ -362,7 +365,7 @@ def test_comparing_cells_takes_linear_time(tmp_path):
 
 
 def test_replicates_that_differ_by_rounding_alone_get_a_warning(judge):
-    """The seed most likely does not reach the program: nothing else makes runs that alike."""
+    """Most likely the seed does not reach the program."""
     _, kinds, _ = judge(
         ({"lr": 1}, [0.5, 0.500001, 0.500002]),
         ({"lr": 2}, [0.7, 0.700001, 0.700003]),
@@ -374,7 +377,7 @@ def test_replicates_that_differ_by_rounding_alone_get_a_warning(judge):
 
 
 def test_a_cell_is_worse_only_if_its_simultaneous_interval_excludes_0(judge):
-    """Each cell is left out of the set by a test of its own: of equal cells some are."""
+    """A separate test excludes each cell from the set, so some equal cells are excluded."""
     _, kinds, _ = judge(
         ({"lr": 1}, [0.50, 0.53, 0.56]),
         ({"lr": 2}, [0.51, 0.54, 0.57]),
@@ -388,7 +391,7 @@ def test_a_cell_is_worse_only_if_its_simultaneous_interval_excludes_0(judge):
 
 
 def test_worse_is_not_said_of_a_cell_whose_runs_may_be_much_noisier(judge):
-    """One of its runs collapsed: by the noise that it then has, it may be as good as the best."""
+    """One of its runs collapsed: with that noise, the cell may be as good as the best."""
     cells = [({"lr": lr}, [0.50 + d, 0.53, 0.56 + d]) for lr, d in ((1, 0), (2, 0.02), (3, 0.01))]
     calm = ({"lr": 4}, [0.88, 0.93, 0.98])
     assert judge(*cells, calm)[1]["tied"].evidence["worse"] == ["lr=4"]
@@ -406,7 +409,7 @@ def test_an_end_of_two_values_claims_nothing_and_is_advice_beside_a_winner(judge
 
 
 def _looked_at(tmp_path: Path, name: str, open_: int, before: int) -> Ranking:
-    """Two cells with a clear lead, `open_` runs to come, `before` seeds of an earlier launch."""
+    """Rank two cells: a clear lead, `open_` planned seeds, `before` seeds launched earlier."""
     launches = [{"seeds": before}] if before else None
     sweep = written.Written(tmp_path, name, {"lr": [1, 2]}, launches=launches)
     for lr, level in ((1, 0.5), (2, 0.62)):
@@ -432,7 +435,7 @@ def test_a_lead_has_to_be_larger_while_runs_are_open_and_after_seeds_were_added(
 
 
 def test_a_third_round_is_one_study_with_the_first_two(tmp_path):
-    """Each cell appears once, and the seeds that chose it count for nothing."""
+    """Each cell appears once, and the seeds that selected it are not counted."""
     for number, name in enumerate(("a", "a-confirm", "a-confirm-confirm")):
         sweep = written.Written(tmp_path, name, {"lr": [1, 2]})
         for lr in (1, 2):
@@ -447,7 +450,7 @@ def test_a_third_round_is_one_study_with_the_first_two(tmp_path):
 
 
 def test_the_report_says_when_seed_noise_is_modelled(judge):
-    """Seeds that move all cells alike do not count in differences, and the report says so."""
+    """Effects of a seed on all cells cancel in differences, and the report says so."""
     seeds = (0.0, 0.3, -0.2, 0.5, -0.4)
     wiggle = ((0.01, -0.02, 0.015, 0.0, -0.01), (-0.01, 0.01, 0.0, 0.02, -0.02))
     cells = [
@@ -461,7 +464,7 @@ def test_the_report_says_when_seed_noise_is_modelled(judge):
 
 
 def test_an_edge_is_judged_by_the_noise_that_lies_there(judge):
-    """The cells at the end are noisier than the rest, which share their noise with them."""
+    """The cells at the end are noisier than the rest, but all share one noise estimate."""
     noise = (
         np.random.default_rng(7).normal(0, 1, (4, 3, 3)) * np.array([1, 1, 1, 2.5])[:, None, None]
     )
@@ -485,7 +488,7 @@ def test_an_edge_is_judged_by_the_noise_that_lies_there(judge):
 
 
 def test_a_lead_of_few_runs_gets_a_caution(judge):
-    """Three runs of each of two cells may hide that some collapse; six most likely show it."""
+    """Three runs per cell may hide that some collapse; six most likely show it."""
     few = [1.0, 1.01, 0.99]
     for runs, hidden in ((few, True), (few * 2, False)):
         name = f"n{len(runs)}"

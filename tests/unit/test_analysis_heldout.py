@@ -1,4 +1,4 @@
-"""Which keys are of training and which were held out, by name; and what is judged by the latter."""
+"""Training and held-out metrics, by the names of their keys, and what the latter decide."""
 
 from dataclasses import replace
 
@@ -82,7 +82,7 @@ def test_noise_lent_to_the_metric_of_training_tells_nothing_of_what_was_held_out
 def test_a_gap_is_not_told_from_the_luck_of_a_batch_that_all_runs_trained_on_last(
     tmp_path, luck, warned
 ):
-    """All runs have the same data order, and the last batch may be an easy one for each of them."""
+    """All runs have the same data order, so the last batch may be easy for each of them."""
     rng = np.random.default_rng(6)
     batches = luck * rng.normal(0, 1, 30)
     batches[-1] = -luck

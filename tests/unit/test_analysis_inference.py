@@ -93,7 +93,7 @@ def test_pass_at_k_needs_k_answers():
 
 
 def test_the_bounds_of_a_share_are_jeffreys_of_as_many_answers():
-    """3 of 150 right, and none: the interval of a share never leaves 0 to 1."""
+    """3 and 0 of 150 are right: the interval of a share stays within 0 to 1."""
     share = 3 / 150
     reach = stats.norm.ppf(0.975)
     bounds = share_bounds(share, 150, reach, reach)

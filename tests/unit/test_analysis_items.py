@@ -100,10 +100,10 @@ def test_of_groups_of_unequal_size_the_large_ones_count_for_what_they_are():
     result = level(scores[np.newaxis], None, clusters)
     parts = (e**2 / (1 - n / 15) for n, e in zip(sizes, rest, strict=True))
     assert result.items == pytest.approx(sum(parts) / 15**2, abs=1e-12)
-    # Where all of a group are alike, its sum has the variance of its size squared.
+    # If all values of a group are equal, its sum varies with the square of its size.
     alike = sum(n**2 for n in sizes) ** 2 / sum(n**4 for n in sizes) - 1
     assert result.items_df == pytest.approx(alike)
-    # Where they are not alike at all, that of its size.
+    # If they are unrelated, its sum varies with its size.
     mixed = [[1, -1], [1, -2, 1], [1, -1, 2, -2], [1, -1, 2, -2, 3, -3]]
     unlike = level(np.concatenate(mixed)[np.newaxis].astype(float), None, clusters)
     assert unlike.items_df == pytest.approx(15**2 / sum(n**2 for n in sizes) - 1)
@@ -140,7 +140,7 @@ def test_cells_are_compared_on_what_all_their_runs_answered():
 
 
 def test_of_many_cells_p_pays_for_all_their_pairs():
-    """The best was picked among all: each difference from it is one of six."""
+    """The best was selected from all cells, so each p value is corrected for six pairs."""
     cells = {str(i): sheet([RNG.normal(i, 1, 30).tolist()]) for i in range(4)}
     comparison = compare(cells)
     best = np.array([[run[f"q{i}"] for i in range(30)] for run in cells["3"]])
@@ -150,7 +150,7 @@ def test_of_many_cells_p_pays_for_all_their_pairs():
 
 
 def test_the_best_by_items_has_an_interval_that_allows_for_its_choice():
-    """Of 12 equal cells: fewer than 86 of 100 have a chance of 1 in 10,000."""
+    """12 equal cells: fewer than 86 of 100 has a probability of 1 in 10,000."""
     rng = np.random.default_rng(8)
     held = 0
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""Which value of a run counts where the grid does not say."""
+"""Which value of a run counts if the grid does not say."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ AUTO = {"name": "test/nll", "goal": "minimize", "at": "auto"}
 
 @pytest.fixture
 def swept(tmp_path: Path) -> Any:
-    """Two cells of three seeds, by a function of the random numbers, the cell and the seed."""
+    """Return a function that writes two cells of three seeds, with a given curve."""
 
     def made(curve: Any, metric: dict[str, str] = AUTO, name: str = "demo") -> SweepData:
         rng = np.random.default_rng(3)
@@ -41,11 +41,11 @@ def _at(data: SweepData) -> str | None:
 
 
 def flat(rng: np.random.Generator, lr: int, seed: int) -> Any:
-    """One cell better by less than single values scatter."""
+    """Return a curve whose cells differ by less than single values scatter."""
     return 1 + 0.1 * lr + rng.normal(0, 0.1, 40)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1e300])  # squares of the large ones are no floats
+@pytest.mark.parametrize("factor", [1.0, 1e300])  # squares of the large values overflow
 def test_where_the_last_values_are_noise_a_mean_of_some_is_judged_by(swept, factor):
     data = swept(lambda rng, lr, seed: factor * flat(rng, lr, seed))
     (settled,) = settle(data)
@@ -80,7 +80,7 @@ def test_the_last_value_is_used_unless_the_ends_are_noisy(swept, curve):
 @pytest.mark.parametrize("place", [-1, -4, -9])
 @pytest.mark.parametrize("noisy", [True, False])
 def test_one_outlier_does_not_change_what_all_runs_are_judged_by(swept, noisy, place):
-    """A spike in one run is no scatter of all runs, and hides none."""
+    """A spike in one run neither counts as scatter of all runs nor hides it."""
 
     def curve(rng: np.random.Generator, lr: int, seed: int) -> Any:
         values = flat(rng, lr, seed) if noisy else 1 + 0.1 * seed + rng.normal(0, 0.02, 40)
@@ -127,7 +127,7 @@ def test_identical_runs_do_not_differ_by_a_rounding_error(swept):
 
 
 def test_the_verdict_says_when_only_the_mean_decides(swept, tmp_path):
-    """Three spikes near the end of the better cell turn the means around, and not the ends."""
+    """Spikes near the end of the better cell reverse the means, but not the last values."""
 
     def spiked(rng: np.random.Generator, lr: int, seed: int) -> Any:
         values = 1 + 0.1 * lr + rng.normal(0, 0.002, 40)

@@ -1,4 +1,4 @@
-"""The noise that cells share: against definitions written out, and what the test for it decides."""
+"""Noise that cells share, compared with explicit formulas, and the test for shared noise."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_the_statistic_is_bartletts():
 
 
 def test_the_test_refuses_equal_noise_as_often_as_its_level_says():
-    """8 of 400 are expected at 2 %; more than 18 have a chance below 1 in 1,000."""
+    """8 of 400 are expected at 2 %; more than 18 has a probability below 1 in 1,000."""
     refused = sum(fit_noise(cells(6, 2, seed=seed)).kind == "own" for seed in range(1000, 1400))
     assert 1 <= refused <= 18
 
@@ -116,7 +116,7 @@ def test_a_contrast_takes_the_noise_of_each_cell():
 
 
 def test_a_sum_of_many_cells_with_moderated_noise_has_the_variance_of_what_it_sums():
-    """Moderated variances are below their mean, so that a plain sum is too sure."""
+    """Moderated variances are below their mean, so a plain sum understates the error."""
     groups = cells(40, 3, spread=3.0, seed=3)
     noise = fit_noise(groups)
     seventh = noise.of("7")
@@ -143,7 +143,7 @@ def test_enormous_and_tiny_values_have_the_noise_of_common_ones():
 
 @pytest.mark.parametrize("seeds", [3, 5, 6, 7, 10])
 def test_runs_that_are_all_equal_tell_no_noise(seeds):
-    """Their mean may be off by a rounding error. That is no noise, and no cell wins by it."""
+    """Their mean may have a rounding error. It does not count as noise."""
     values = np.random.default_rng(3).normal(9, 1, 20)
     noise = fit_noise({str(i): [float(value)] * seeds for i, value in enumerate(values)})
     assert noise.kind == "own" and noise.spreads == {}
@@ -157,7 +157,7 @@ def on_seeds(cells: int, seeds: int, rho: float, seed: int) -> dict[str, dict[in
 
 
 def test_differences_on_shared_seeds_are_those_of_a_two_way_analysis_of_variance():
-    """What a seed adds to all cells alike cancels in their differences, and not in their means."""
+    """The effect of a seed on all cells cancels in their differences, but not in their means."""
     table = on_seeds(6, 5, 0.9, 1)
     groups = {name: list(by_seed.values()) for name, by_seed in table.items()}
     noise = paired(fit_noise(groups), table)
@@ -173,7 +173,7 @@ def test_differences_on_shared_seeds_are_those_of_a_two_way_analysis_of_variance
 
 
 def test_seeds_that_share_nothing_are_not_paired():
-    """In 100 sweeps of 6 cells without anything shared: more than 7 have a chance of 0.5 %."""
+    """100 sweeps of 6 unrelated cells: more than 7 has a probability of 0.5 %."""
     tables = [on_seeds(6, 5, 0.0, seed) for seed in range(100)]
     paired_runs = [
         paired(fit_noise({n: list(by_seed.values()) for n, by_seed in table.items()}), table)
@@ -199,7 +199,7 @@ def test_noise_that_grows_along_an_axis_is_larger_at_its_end():
 
 
 def test_the_noise_of_shares_follows_from_their_mean():
-    """Of 50 questions, 2 to 20 % right: the noise differs by cell, and is never 0."""
+    """2 to 20 % of 50 questions are right: the noise differs by cell and is never 0."""
     rng = np.random.default_rng(5)
     shares = np.linspace(0.02, 0.2, 10)
     groups = {str(i): (rng.binomial(50, p, 3) / 50).tolist() for i, p in enumerate(shares)}
@@ -210,7 +210,7 @@ def test_the_noise_of_shares_follows_from_their_mean():
 
 
 def test_cells_beside_divergence_do_not_make_the_others_noisy():
-    """Three cells at a rate where most others diverged would have nearly all of the noise."""
+    """Three cells at a rate where most others diverged have nearly all of the noise."""
     groups = cells(30, 2, seed=6)
     wild = {f"w{i}": [0.0, 40.0 + i] for i in range(3)}
     at = {**dict.fromkeys(groups, 0.0), **dict.fromkeys(wild, 1.0)}

@@ -1,4 +1,4 @@
-"""Curves, edges of the grid, and the words that numbers become."""
+"""Curves, edges of the grid, and how numbers are written."""
 
 import math
 from dataclasses import replace
@@ -98,7 +98,7 @@ def test_columns_hold_what_the_registry_takes_for_numbers(tmp_path, metric):
 
 
 def test_tokens_are_counted_under_whichever_names_a_program_gives_them(tmp_path):
-    """tinker-cookbook counts what it is billed for, in all kinds, those that it has none of too."""
+    """tinker-cookbook counts all billed kinds of tokens, also those that it did not use."""
     billed = {"sampled": 5, "trained": 7, "prefill_cached": 2, "prefill_uncached": 3}
     none = dict.fromkeys(billed, 0) | {"trained": 9}
     new, tuned = ({f"tokens/{kind}": n for kind, n in b.items()} for b in (billed, none))
@@ -153,7 +153,7 @@ def test_the_smoothed_value_is_the_mean_of_the_last_tenth():
         ([0.0, 0.1, 0.2], 0.0, "smallest", None),
         ([0.5, 0.6, 0.7], 0.7, "largest", 0.8),
         ([-1.0, 0.0, 1.0], -1.0, "smallest", -2.0),
-        # Two digits would fall back into the grid.
+        # Rounded to two digits, the value would lie in the grid.
         ([0.991, 0.992, 0.993], 0.993, "largest", 0.994),
         ([0.991, 0.992, 0.993], 0.991, "smallest", 0.99),
         ([1001.5, 1002.5, 1003.5], 1003.5, "largest", 1004.0),

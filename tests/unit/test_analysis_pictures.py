@@ -1,4 +1,4 @@
-"""Pictures: what is drawn where on them, and the marks of their axes."""
+"""Pictures: what is drawn where, and the ticks of the axes."""
 
 import math
 from typing import Any

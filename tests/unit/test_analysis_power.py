@@ -1,4 +1,4 @@
-"""Which leads are found by how many seeds, and what the advice says of it."""
+"""Which leads a number of seeds can find, and the advice about it."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ GRID = "recipe: sft\ngrid: {lr: [1, 2, 3, 4]}\nseeds: 3\nmetric: {name: test/nll
 
 @pytest.mark.parametrize(("cells", "seeds"), [(6, 3), (12, 3), (2, 5)])
 def test_the_lead_is_found_in_four_of_five_sweeps(cells, seeds):
-    """By the report's own comparison: 100 sweeps, 65 to 93 of which are within 3.5 errors."""
+    """With the report's comparison of 100 sweeps; 65 to 93 is within 3.5 standard errors."""
     rng = np.random.default_rng(2)
     lead, named = lead_found(cells, seeds), 0
     for _ in range(100):
@@ -47,7 +47,7 @@ def _tied(root: Path, name: str, **metric: object) -> Study:
 
 
 def test_the_advice_promises_no_power_for_the_difference_that_happened_to_be_seen(tmp_path):
-    """It says which lead the next grid finds. That grid costs three times the sweep at most."""
+    """It says which lead the next grid finds. That grid costs at most three times the sweep."""
     tied = _tied(tmp_path, "plain")
     (step,) = tied.verdict.steps
     assert "or launch next.yaml" in step and "find a lead of" in step and "in 4 of 5 sweeps" in step

@@ -42,7 +42,7 @@ def _ending(values: list[object]) -> list[dict[str, object]]:
 def test_a_cell_whose_metric_is_missing_at_the_end_is_not_named_best_without_a_caution(
     tmp_path, end
 ):
-    """Some programs write null, or nothing, for NaN: the run may have diverged since."""
+    """Some programs write null, or nothing, for NaN: the run may have diverged."""
     sweep = written.Written(tmp_path, "demo", {"lr": [0, 1]})
     for seed in range(3):
         sweep.run({"lr": 0}, seed, _ending([3.0, 2.5, 2.0 + 0.01 * seed, 2.0 + 0.01 * seed]))
@@ -65,7 +65,7 @@ def test_a_cell_whose_metric_is_missing_at_the_end_is_not_named_best_without_a_c
 
 
 def _findings_about(root: Path, *files: str) -> tuple[list[Finding], Registry]:
-    """What is said of one run for each text of a metrics.jsonl."""
+    """Return the findings about a sweep with one run for each text of a metrics.jsonl."""
     sweep = written.Written(root, "demo", {"lr": [0, 1]})
     for lr, text in enumerate(files):
         sweep.run({"lr": lr}, 0, text)
@@ -99,7 +99,7 @@ def test_odd_metrics_files_are_reported(tmp_path, text, words):
 @pytest.mark.parametrize(
     "text",
     [
-        # An evaluation beside the training writes late; rows of a step may be written in parts.
+        # A concurrent evaluation writes late; rows of a step may be written in parts.
         '{"step": 1, "loss": 1}\n{"step": 2, "loss": 1}\n{"step": 1, "test/nll": 1}\n',
         '{"step": 1, "loss": 1}\n{"step": 1, "test/nll": 1}\n',
     ],
@@ -137,7 +137,7 @@ def test_metrics_that_are_not_numbers_are_described(tmp_path):
     ],
 )
 def test_huge_values_are_analyzed_and_compared(tmp_path, at, values):
-    """A perplexity of a diverged run, for example: its square is no float."""
+    """For example the perplexity of a diverged run, whose square overflows."""
     rng = np.random.default_rng(1)
     sweep = written.Written(tmp_path, "demo", {"lr": [0, 1, 2]})
     for lr in (0, 1, 2):

@@ -1,4 +1,4 @@
-"""What tells cells apart, and so what they are called."""
+"""Which settings distinguish cells and name them."""
 
 from typing import Any
 
@@ -22,10 +22,10 @@ def shown_settings(*configs: dict[str, Any], axes: tuple[str, ...] = ()) -> list
 @pytest.mark.parametrize(
     ("configs", "axes", "shown"),
     [
-        # A key that no axis declares tells cells apart.
+        # A key that no axis declares distinguishes cells.
         ([{"b": 1, "lr": 1}, {"b": 1, "lr": 1, "warmup": 10}, {"b": 1, "lr": 2}], (),
          [{"lr": 1}, {"lr": 1, "warmup": 10}, {"lr": 2}]),
-        # Null is a value, and not the same as nothing.
+        # Null is a value, unlike a missing key.
         ([{"a": None}, {"a": 1}, {}], (), [{"a": None}, {"a": 1}, {}]),
         ([{"a": None}, {}], (), [{"a": None}, {}]),
         # Equal numbers are one value, and the seed is no setting.

@@ -1,4 +1,4 @@
-"""Checkpoints on the same prompts: who solves what the other does not, and how sure that is."""
+"""Checkpoints on the same prompts: what only one of them solves, and how certain that is."""
 
 import math
 import re
@@ -61,7 +61,7 @@ def test_the_page_is_whole_and_shows_text_as_text():
     text = page(compare_sides({"<a>": answers([1, 0], "<b>{}"), "b": answers([0, 0])}))
     assert "&lt;b&gt;0" in text and "<b>" not in text and "&lt;a&gt;" in text
     assert not re.search(r"https?://|src=|<script", text)
-    assert text.index("&lt;0&gt;") < text.index("&lt;1&gt;")  # what they differ on comes first
+    assert text.index("&lt;0&gt;") < text.index("&lt;1&gt;")  # items that differ come first
     assert lines(compare_sides({"a": answers([1])}))[1] == "a: mean score 1.000"
 
 

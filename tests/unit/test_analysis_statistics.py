@@ -1,4 +1,4 @@
-"""The statistics against independent figures: scipy's own procedures and published examples."""
+"""The statistics, compared with scipy's procedures and published examples."""
 
 from collections.abc import Mapping, Sequence
 
@@ -82,7 +82,7 @@ def test_a_cell_may_be_the_best_if_the_nearest_means_that_make_it_so_are_near_en
     by_cell = compared(groups, str(means.argmin()), "pooled")
     assert len(by_cell) == 8
     for cell, against in by_cell.items():
-        # Each mean is that of this cell and something that is not negative.
+        # Each mean is that of this cell plus a non-negative amount.
         more = np.delete(np.eye(9), int(cell), axis=1)
         least = np.column_stack([np.ones(9), -np.ones(9), more])
         weights, distance = optimize.nnls(least * root[:, np.newaxis], means * root)
@@ -101,7 +101,7 @@ def test_cells_with_noise_of_their_own_are_compared_as_in_welchs_test():
         assert statistic == pytest.approx(expected.statistic, abs=1e-9)
         assert against.df == pytest.approx(min(expected.df, 2 / 3 * (len(GROUPS[cell]) + 2)))
         alone = 2 * stats.t.sf(statistic, against.df)
-        assert against.p == pytest.approx(alone)  # Bonferroni: two times the one-sided one
+        assert against.p == pytest.approx(alone)  # Bonferroni: twice the one-sided p value
 
 
 def test_the_bounds_of_a_difference_say_what_the_test_says():
@@ -136,7 +136,7 @@ def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_
 
 
 def test_a_best_that_is_noisier_than_the_others_is_alone_by_its_own_noise_only():
-    """Bartlett's test lets six cells share noise, an F test makes the best noisier (p = 0.02)."""
+    """Bartlett's test lets six cells share noise; an F test finds the best noisier (p = 0.02)."""
     groups = {str(i): [5.0 + i, 5.5 + i, 4.5 + i] for i in range(5)}
     groups["best"] = [2.9, 4.1, 1.7]
     noise = fit_noise(groups)
@@ -157,7 +157,7 @@ def test_a_best_that_is_noisier_than_the_others_is_alone_by_its_own_noise_only()
 def test_the_differences_from_a_lone_winner_are_bounded_for_all_cells_at_once(
     noise_rule, second_mean
 ):
-    """Simultaneous bounds reach further than the tests of two, and end at 0 if they disagree."""
+    """Simultaneous bounds are wider than pairwise tests, and end at 0 if the two disagree."""
     groups = {str(i): [9.0 + i, 9.5 + i, 8.5 + i] for i in range(28)}
     groups |= {"best": [0.0, 0.5, -0.5], "second": [second_mean + d for d in (0, 0.5, -0.5)]}
     by_cell = compared(groups, "best", noise_rule)
@@ -197,8 +197,8 @@ def test_a_chosen_cell_has_the_wider_interval_on_its_worse_side():
     best = of(20, -1)
     assert best.high == plain.high and best.low == pytest.approx(4.0 - chosen.high)
     assert of(1, 1) == plain
-    # The largest of twenty: 1 - 0.95 ** (1 / 20) of a normal value lies beyond, with as many
-    # degrees of freedom as make it one.
+    # The largest of twenty: with so many degrees of freedom the values are normal, and each
+    # exceeds the bound with probability 1 - 0.95 ** (1 / 20).
     wide = of(20, 1, 1e7).high
     assert wide == pytest.approx(2 + stats.norm.ppf(0.95 ** (1 / 20)) / 3**0.5, abs=1e-5)
 
@@ -242,9 +242,9 @@ PROPORTIONAL = [[0.07, 0.08, 0.10], [0.12, 0.15, 0.20], [1.26, 1.54, 1.80]]
         ([*PROPORTIONAL, []], "log"),
         ([*PROPORTIONAL, [0.0, 0.1]], "linear"),
         ([[-v for v in values] for values in PROPORTIONAL], "linear"),
-        (PROPORTIONAL[:2], "linear"),  # no factor of ten
+        (PROPORTIONAL[:2], "linear"),  # the means span less than a factor of ten
         ([[0.09, 0.1, 0.11], [0.49, 0.5, 0.51], [1.49, 1.5, 1.51]], "linear"),  # even noise
-        ([[0.1], [0.2], [9.0]], "linear"),  # nothing is known of the noise
+        ([[0.1], [0.2], [9.0]], "linear"),  # the noise is unknown
         ([[0.1, 0.1], [9.0, 9.0]], "linear"),
         ([[5e-324, 1e-323], [1e308, 1.5e308]], "linear"),
         ([], "linear"),
@@ -299,7 +299,7 @@ def test_students_distribution_is_scipys():
 
 @pytest.mark.parametrize("df", [1.0, 3.7, 40.0])
 def test_the_largest_of_some_values_is_distributed_as_the_definition_says(df):
-    """Of one it is Student's, of any number a mixture of powers."""
+    """For one value it is Student's t, for more a mixture of powers."""
     assert maximum_tail(1.7, 1, df) == pytest.approx(float(stats.t.sf(1.7, df)), abs=1e-9)
 
     def density(s: float) -> float:

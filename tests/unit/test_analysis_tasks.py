@@ -1,4 +1,4 @@
-"""Figures over several tasks, against scipy and the definitions that rliable publishes."""
+"""Aggregates over several tasks, compared with scipy and the definitions of rliable."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_a_profile_is_the_share_of_scores_above_each_level():
 
 
 def test_the_interval_of_three_runs_holds_the_truth():
-    """In 200 tables of 10 tasks: fewer than 178 have a chance of 1 in 100 if it holds in 93 %."""
+    """200 tables of 10 tasks: at 93 % coverage, fewer than 178 has a probability of 1 in 100."""
     rng = np.random.default_rng(9)
     levels = np.linspace(0.3, 0.7, 10)
     many = levels + rng.normal(0, 0.05, (4000, 10))

@@ -1,4 +1,4 @@
-"""Which answers stand side by side in a report, and that a page stays small."""
+"""Which answers a report shows side by side, and that a page stays small."""
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ def _compared(scores: Scores) -> Compared:
 
 @pytest.fixture
 def study() -> Callable[..., Any]:
-    """As much of a study as names cells."""
+    """Return a function that makes a stub of a study from the names of cells."""
 
     def make(*cells: str) -> Any:
         named = [SimpleNamespace(name=cell, settings={}, baseline=False) for cell in cells]
@@ -81,4 +81,4 @@ def test_where_the_room_is_spent_the_rest_is_counted_and_not_shown(study):
     }
     made = transcripts_of(study("a", "b"), comparison, ends, 3 * 210)
     shown = {place: (count, len(beside)) for place, (count, beside) in made.pairs.items()}
-    assert shown == {(0, 1): (5, 2), (1, 0): (1, 1)}  # each pair has one before any has two
+    assert shown == {(0, 1): (5, 2), (1, 0): (1, 1)}  # each pair gets one before any gets two

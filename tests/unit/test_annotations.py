@@ -1,4 +1,4 @@
-"""Notes, tags and stars; sweeps that are put away, renamed, deleted; what a study was to show."""
+"""Notes, tags and stars; archived, renamed and deleted sweeps; the plan of a study."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_a_note_a_tag_and_a_star_are_found_wherever_a_run_is_shown(capsys, tmp_p
         return [run_record["name"] for run_record in ask(capsys, "ls", *options)["runs"]]
 
     assert names("--tag", "look") == names("--starred") == ["lr=1,seed=0"]
-    assert len(names("--tag", "paper")) == 6  # a sweep's tag is its runs'
+    assert len(names("--tag", "paper")) == 6  # a sweep's tag applies to its runs
     assert main(["note", run, "--untag", "look", "--unstar"]) == 0
     capsys.readouterr()
     assert names("--tag", "look") == names("--starred") == []
@@ -130,7 +130,7 @@ def test_a_damaged_mark_hides_no_other(sweep, capsys):
         "s/notes/0000000000000000002-00000000.tag.json", b'{"kind": "tag", "text": "a b"}'
     )
     store.replace("s/notes/0000000000000000003-00000000.dream.json", b"{}")
-    # What could not be read is said, and counts.
+    # Unreadable marks are reported and set the exit status.
     assert main(["ls", "--json", "--tag", "good"]) == 6
     listing = json.loads(capsys.readouterr().out)
     assert len(listing["runs"]) == 6
@@ -188,7 +188,7 @@ def test_a_deletion_asks_first_and_goes_on_where_one_was_killed(sweep, capsys):
     removed = [str(path) for path in before if not path.exists()]
     assert removed and not any("/state/" in path or "sweep.json" in path for path in removed)
     states = {run.state.value for run in Registry(str(sweep.root)).sweep("s").runs}
-    assert states == {"succeeded"}  # until the end it shows what it was
+    assert states == {"succeeded"}  # the plan and the states are removed last
     assert main(["sweep", "delete", "s", "--yes"]) == 0
     assert os.listdir(sweep.root) == []
     assert main(["sweep", "delete", "s", "--yes"]) == 5
@@ -247,7 +247,7 @@ def test_a_study_from_its_plan_to_its_notes(sweep, tmp_path, monkeypatch, capsys
     assert written_plan.read_text() == TEMPLATE
     written_plan.write_text(plan("criterion: test/nll < 5"))
     assert main(["init", "--study", "--out", "other.yaml"]) == 0
-    assert written_plan.read_text() != TEMPLATE  # what is written in it stays
+    assert written_plan.read_text() != TEMPLATE  # a plan with text is not overwritten
     annotations.note("s", "as expected")
     assert main(["analyze", "s", "--no-pictures"]) == 0
     assert "criterion test/nll < 5: met: lr=1 has 1.1" in capsys.readouterr().out
