@@ -39,7 +39,7 @@ def _same_wherever_started() -> Path:
             # This process still ignores the signals; programs that it starts get the default.
             signal.signal(number, lambda *_: None)
     os.umask(0o022)
-    # Its handlers abort one in a hundred children forked from a process with gRPC's threads.
+    # gRPC's handlers abort one in a hundred children forked from a process with its threads.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
     for name in [name for name in os.environ if name.startswith(("SWEEPER_", "TINKER_", "WANDB_"))]:
         if not name.startswith("SWEEPER_TEST_"):
@@ -54,12 +54,12 @@ def _same_wherever_started() -> Path:
 
 _forget_the_users_aws()
 _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
-"""A worker of pytest-xdist: the process that started it has made the folder, and removes it."""
+"""Whether this is a worker of pytest-xdist: its parent process makes and removes the folder."""
 _PLACE = _same_wherever_started()
 
 
 def pytest_unconfigure() -> None:
-    """Remove the folder."""
+    """Remove the folder that replaces HOME."""
     if not _IS_WORKER:
         shutil.rmtree(_PLACE, ignore_errors=True)
 
@@ -72,7 +72,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def collector() -> Iterator[Any]:
-    """A collector of OpenTelemetry's, which answers with `code` and keeps what it is sent."""
+    """Yield an OpenTelemetry collector that answers with `code` and keeps what it receives."""
     from support.collectors import collecting
 
     with collecting() as server:
@@ -81,9 +81,8 @@ def collector() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def metered() -> Callable[[lifecycle.EngineInfo], dict[str, Any]]:
-    """Return a function that asks an engine for its meter until it answers; a busy one may not at
-    first.
-    """
+    """Return a function that asks an engine for its meter until it answers, as a busy engine may
+    not at first."""
 
     def ask(engine: lifecycle.EngineInfo) -> dict[str, Any]:
         deadline = time.monotonic() + 120
@@ -97,7 +96,7 @@ def metered() -> Callable[[lifecycle.EngineInfo], dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def certificate() -> tuple[bytes, bytes]:
-    """A key for 127.0.0.1 and its self-signed certificate, both PEM."""
+    """Return a key for 127.0.0.1 and its self-signed certificate, both PEM."""
     from support import certificates
 
     return certificates.made()
@@ -105,7 +104,7 @@ def certificate() -> tuple[bytes, bytes]:
 
 @pytest.fixture
 def receiver() -> Iterator[Any]:
-    """A web server that receives messages: `.url`, `.taken`, `.faults`, `.hold`."""
+    """Yield a web server that receives messages: `.url`, `.taken`, `.faults`, `.hold`."""
     from support.receivers import receiving
 
     with receiving() as made:
@@ -114,7 +113,7 @@ def receiver() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[tuple[str, int]]:
-    """moto's S3 over HTTP: its address, and the id of its process."""
+    """Yield the address of moto's S3 over HTTP, and the id of its process."""
     from support.moto_server import serving
 
     with serving() as server:
@@ -123,12 +122,12 @@ def moto_server() -> Iterator[tuple[str, int]]:
 
 @pytest.fixture(scope="session")
 def moto(moto_server: tuple[str, int]) -> str:
-    """The address of moto's S3."""
+    """Return the address of moto's S3."""
     return moto_server[0]
 
 
 def _use_s3(monkeypatch: pytest.MonkeyPatch, address: str, key: str, secret: str) -> str:
-    """Point this process and its children at an S3; returns a root in a new bucket."""
+    """Point this process and its children at an S3; return a root in a new bucket."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ENDPOINT_URL", address)
@@ -147,20 +146,20 @@ def _use_s3(monkeypatch: pytest.MonkeyPatch, address: str, key: str, secret: str
 
 @pytest.fixture
 def s3_root(moto: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A root on moto's S3, configured by environment variables."""
+    """Return a root on moto's S3, configured by environment variables."""
     return _use_s3(monkeypatch, moto, "testing", "testing-secret")
 
 
 @pytest.fixture
 def ceph_root(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A root on the S3 of a Ceph cluster, which `make ceph` starts."""
+    """Return a root on the S3 of a Ceph cluster, which `make ceph` starts."""
     address = _started("SWEEPER_TEST_CEPH", "no Ceph: `make ceph` starts one")
     return _use_s3(monkeypatch, address, "testing", "testing-secret")
 
 
 @pytest.fixture
 def gs_root(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A root on the emulated Google Cloud Storage that `tests/support/clouds.py` starts."""
+    """Return a root on the emulated Google Cloud Storage that `tests/support/clouds.py` starts."""
     without = "no emulated Google Cloud Storage: tests/support/clouds.py starts one"
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", _started("SWEEPER_TEST_GS", without))
     return _new_bucket("gs", "gcsfs")
@@ -168,7 +167,7 @@ def gs_root(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def az_root(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A root on the emulated Azure Blob Storage that `tests/support/clouds.py` starts."""
+    """Return a root on the emulated Azure Blob Storage that `tests/support/clouds.py` starts."""
     without = "no emulated Azure Blob Storage: tests/support/clouds.py starts one"
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", _started("SWEEPER_TEST_AZ", without))
     return _new_bucket("az", "adlfs")
@@ -194,9 +193,7 @@ def _new_bucket(scheme: str, package: str) -> str:
 
 @pytest.fixture(scope="session")
 def slurm_support() -> ModuleType:
-    """`tests/support/slurm.py`: `Cluster(nodes, cpus)`. Tests skip with a message
-    without Slurm.
-    """
+    """Return `tests/support/slurm.py`, with `Cluster(nodes, cpus)`; skip the test without Slurm."""
     from support import slurm as module
 
     missing = module.missing()
@@ -207,16 +204,15 @@ def slurm_support() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def slurm_cluster(slurm_support: ModuleType) -> Iterator[Any]:
-    """A real Slurm with four nodes of eight CPUs on loopback, for the whole session."""
+    """Yield a real Slurm with four nodes of eight CPUs on loopback, for the whole session."""
     with slurm_support.Cluster(nodes=4, cpus=8) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def slurm(slurm_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """The same cluster, configured for this process and its children, without any user's
-    configuration.
-    """
+    """Return the same cluster, configured for this process and its children, without any user's
+    configuration."""
     monkeypatch.setenv("SLURM_CONF", str(slurm_cluster.config))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return slurm_cluster
@@ -224,7 +220,7 @@ def slurm(slurm_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 @pytest.fixture
 def tmux_socket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A tmux server for one test. Tests skip with a message without tmux."""
+    """Yield the socket's name of a tmux server for one test; skip the test without tmux."""
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed: `make tmux` gets it")
     name = f"sweeper-test-{uuid.uuid4().hex[:8]}"
@@ -235,7 +231,7 @@ def tmux_socket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def ssh_hosts(tmp_path: Path) -> Iterator[Any]:
-    """Two hosts, `a` and `b`, of a real sshd on loopback: see `tests/support/ssh.py`."""
+    """Yield two hosts, `a` and `b`, of a real sshd on loopback: see `tests/support/ssh.py`."""
     from support import ssh
 
     if (why := ssh.missing()) is not None:
@@ -247,7 +243,7 @@ def ssh_hosts(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.EngineInfo]:
-    """An engine with its own home on a free port, for the whole session: `.url`, `.home`."""
+    """Yield an engine with its own home on a free port, for the whole session: `.url`, `.home`."""
     home = str(tmp_path_factory.mktemp("engine-home"))
     with subprocess.Popen(
         lifecycle.command(home), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -260,8 +256,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.Engin
 
 @pytest.fixture(scope="session")
 def batch_emulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """`tests/support/batch.py`: AWS Batch emulated by moto and real processes, for the whole
-    session."""
+    """Yield AWS Batch emulated by moto and real processes, for the whole session: see
+    `tests/support/batch.py`."""
     from support.batch import Batch
 
     with Batch(tmp_path_factory.mktemp("batch")) as batch:
@@ -270,8 +266,8 @@ def batch_emulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def batch(batch_emulation: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The same emulation in its initial state, configured for this process and its children.
-    `.root` is an S3 root in a bucket of the test's own."""
+    """Yield the same emulation in its initial state, configured for this process and its children.
+    `.root` is an S3 root in a new bucket."""
     keys = batch_emulation.environment
     batch_emulation.root = _use_s3(
         monkeypatch,
@@ -287,7 +283,7 @@ def batch(batch_emulation: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Any]:
-    """A Ray cluster for the whole session."""
+    """Yield a Ray cluster for the whole session."""
     from support import ray_cluster as support
 
     if support.missing():
@@ -298,7 +294,7 @@ def ray_cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def ray(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """The same cluster, with access for this process and its children."""
+    """Return the same cluster, with access for this process and its children."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.setenv(name, ray_cluster.environment[name])
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -307,7 +303,7 @@ def ray(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> An
 
 @pytest.fixture(scope="session")
 def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A stand-in with real processes, for the whole session."""
+    """Yield a stand-in for Kubernetes with real processes, for the whole session."""
     from support.kubernetes import Kubernetes
 
     with Kubernetes(tmp_path_factory.mktemp("kubernetes")) as cluster:
@@ -316,7 +312,7 @@ def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
 
 @pytest.fixture
 def kube(kubernetes_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The same stand-in in its initial state, configured for this process and its children."""
+    """Yield this stand-in in its initial state, configured for this process and its children."""
     monkeypatch.setenv("KUBECONFIG", str(kubernetes_cluster.config))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     yield kubernetes_cluster
@@ -325,7 +321,7 @@ def kube(kubernetes_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 @pytest.fixture(scope="session")
 def modal_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A stand-in with real processes, for the whole session."""
+    """Yield a stand-in for Modal with real processes, for the whole session."""
     from support.modal import Modal
 
     with Modal(tmp_path_factory.mktemp("modal")) as service:
@@ -334,7 +330,7 @@ def modal_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def modal(modal_service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The same stand-in in its initial state, configured for this process and its children."""
+    """Yield this stand-in in its initial state, configured for this process and its children."""
     for name in [name for name in os.environ if name.startswith("MODAL_")]:
         monkeypatch.delenv(name)
     for name, value in modal_service.environment_of_launchers.items():
@@ -348,8 +344,8 @@ def modal(modal_service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def beaker_service(
     certificate: tuple[bytes, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """A stand-in with real processes, for the whole session: gRPC reads a process's trusted roots
-    only once."""
+    """Yield a stand-in for Beaker with real processes, for the whole session: gRPC reads a
+    process's trusted roots only once."""
     from support.beaker import Beaker
 
     with Beaker(tmp_path_factory.mktemp("beaker"), certificate) as service:
@@ -361,7 +357,7 @@ def beaker_service(
 
 @pytest.fixture
 def beaker(beaker_service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The same stand-in in its initial state, configured for this process and its children."""
+    """Yield this stand-in in its initial state, configured for this process and its children."""
     monkeypatch.delenv("BEAKER_TOKEN", raising=False)
     for name, value in beaker_service.environment_of_launchers.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""A sweep on the fake backend, for the tests of everything that a launcher does."""
+"""A sweep on the fake backend, and other fixtures of unit tests."""
 
 import contextlib
 import json
@@ -154,7 +154,7 @@ class Scene:
         self.store.append(self.folder.log(run, attempt), text.encode())
 
     def observed(self) -> dict[str, Any]:
-        """Return what the launcher has published, with words for what it observes."""
+        """Return what the launcher has published, with its observations in words."""
         seen = self.folder.read_observations()
         words = {run: labels.observed(observation) for run, observation in seen.observed.items()}
         return {
@@ -221,7 +221,7 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """A set: files whose path contains one of its texts cannot be opened."""
+    """Return a set: files whose path contains one of its texts cannot be opened."""
     parts: set[str] = set()
     open_file = os.open
 
@@ -236,13 +236,13 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @pytest.fixture
 def make_scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Callable[..., Scene]:
-    """A function from the number of runs and launch options to a scene in the test's folder."""
+    """Return a function that makes a scene, given the number of runs and launch options."""
     return lambda runs=3, **launch: Scene(tmp_path, runs, **launch)
 
 
 @pytest.fixture
 def resumed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the sweeps whose launchers would have been started; no process starts."""
+    """Return the names of the sweeps whose launchers would be started; no process starts."""
     names: list[str] = []
     monkeypatch.setattr(launching, "resume", lambda folder, **_: names.append(folder.name))
     return names
@@ -250,14 +250,14 @@ def resumed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of what sweeper keeps on a machine (`SWEEPER_HOME`), empty."""
+    """Return an empty `SWEEPER_HOME`, the folder for sweeper's own files on a machine."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
 
 @pytest.fixture
 def config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of the user's `config.toml`, which does not exist yet."""
+    """Return the path of the user's `config.toml`, which does not exist yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "config" / "sweeper").mkdir(parents=True)
     return tmp_path / "config" / "sweeper" / "config.toml"
@@ -265,7 +265,7 @@ def config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """A function that runs a verb with `--json` and returns the document that it prints."""
+    """Return a function that runs a verb with `--json` and returns the document that it prints."""
 
     def run(*words: str, code: int = 0) -> Any:
         capsys.readouterr()
@@ -284,7 +284,7 @@ def fake_backend() -> Iterator[None]:
 
 @pytest.fixture
 def scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Scene:
-    """A sweep of three runs, two at once."""
+    """Return a scene of three runs, two at once."""
     return Scene(tmp_path)
 
 
@@ -292,7 +292,7 @@ def scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Scene:
 def pair(
     make_scene: Callable[..., Any],
 ) -> Iterator[Callable[..., tuple[Any, FakeBackend, FakeBackend]]]:
-    """`pair(runs, **launch)`: a sweep at the places `fake` (one job) and `spare`, and both."""
+    """Yield `pair(runs, **launch)`: a scene at places `fake` (one job) and `spare`, and both."""
 
     def make(runs: int = 3, **launch: Any) -> tuple[Any, FakeBackend, FakeBackend]:
         shares = [
@@ -312,7 +312,7 @@ def pair(
 
 @pytest.fixture
 def make_watched() -> Callable[[Scene], Any]:
-    """`tests/support/watched.py`: from a scene to how `sweeper watch` sees it."""
+    """Return the class in `tests/support/watched.py` for how `sweeper watch` sees a scene."""
     from support.watched import Watched
 
     return Watched
@@ -332,7 +332,7 @@ def botocore_session() -> Any:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The engine's models, made once."""
+    """Return the engine's models, made once."""
     from sweeper.engine.models import Models
 
     return Models(str(tmp_path_factory.mktemp("models")))
@@ -340,7 +340,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture
 def stubbed(botocore_session: Any, tmp_path: Path) -> Iterator[Any]:
-    """`tests/support/aws_stubs.py`: an AWS that gives the test's answers; all must be used."""
+    """Yield an AWS that gives the test's answers; all must be used: see `support/aws_stubs.py`."""
     from support.aws_stubs import Stubbed
 
     stubbed = Stubbed(tmp_path, botocore_session)

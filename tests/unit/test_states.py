@@ -83,7 +83,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 """The states that may follow each state as events arrive. A worker's `succeeded` overrides the
 launcher's `failed` of the same attempt, never the other way round."""
 
-# The events of which one must precede each event of an attempt.
+# At least one of these events precedes each event of an attempt; a worker records one outcome.
 CAUSES = {
     Event.SUBMITTED: {Event.INTENT},
     Event.CLAIMED: {Event.INTENT},

@@ -52,7 +52,7 @@ def test_a_configuration_too_large_for_a_variable_is_left_out() -> None:
 
 
 def test_the_id_of_a_run_depends_on_run_and_sweep() -> None:
-    """A sweep that was removed and launched anew is another one."""
+    """A sweep that was removed and launched again is another sweep."""
     ids = {run_id(launched()._replace(**more), run) for run in ("a", "b") for more in (
         {}, {"name": "t"}, {"created": "2027-01-01T00:00:00Z"})}  # fmt: skip
     assert len(ids) == 6

@@ -1,4 +1,4 @@
-"""`sweeper init --from` makes grids of other sweep files; `expected.json` has their runs."""
+"""`sweeper init --from` makes grids from other programs' files; `expected.json` has their runs."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def translated(name, capsys):
-    """Translate a file. Return what its grid has, and what was said."""
+    """Translate a file. Return facts of its grid, and the printed remarks."""
     code = main(["init", *PROGRAMS.get(name, []), "--from", name, "--out", "made.yaml"])
     remarks = [line.removeprefix("sweeper: ") for line in capsys.readouterr().err.splitlines()]
     assert code == 0, remarks

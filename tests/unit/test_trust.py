@@ -1,4 +1,4 @@
-"""A plan that another user recorded runs only after its new user has seen and agreed to it."""
+"""A plan that another user recorded runs only after the user has seen it and agreed."""
 
 import io
 import json
@@ -25,7 +25,7 @@ PLAN = {"schema": 1, "name": "s", "runs": [{"id": "a", "config": {"x": 1e-4, "y"
 
 @pytest.fixture(autouse=True)
 def identity(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user with an empty home and no identity of their own."""
+    """Set up a user with an empty home and no identity."""
     monkeypatch.delenv("SWEEPER_IDENTITY", raising=False)
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
 
@@ -50,7 +50,7 @@ def test_another_home_is_another_user_without_the_identity(
     mine = sealed(PLAN)
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "other"))
     assert not is_ours(mine)
-    sealed(PLAN)  # it has a key by now
+    sealed(PLAN)  # this home now has a key
     assert not is_ours(mine)
     monkeypatch.setenv("SWEEPER_IDENTITY", (tmp_path / "home" / "identity").read_text())
     assert is_ours(mine)
@@ -79,7 +79,7 @@ GRID = (
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A sweep that another home has recorded, whose run has failed."""
+    """Write a sweep that another home recorded, whose run has failed."""
     (tmp_path / "grid.yaml").write_text(GRID)
     folder = tmp_path / "root" / "s"
     folder.mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_a_foreign_plan_is_refused_without_a_terminal(
 
 
 class Typed(io.StringIO):
-    """What is typed at a terminal, or printed there."""
+    """The input or the output of a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -154,12 +154,12 @@ def test_an_agreed_launch_makes_the_plan_ours(theirs: Path, tmp_path: Path) -> N
 def test_cancel_does_not_contact_addresses_of_a_foreign_plan(
     theirs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A Ray server would get the token of the user."""
+    """A Ray server would get the user's token."""
     plan = json.loads((theirs / "sweep.json").read_text())
     plan["launch"] |= {"backend": "ray", "ray": {"address": "127.0.0.1:9"}}
     (theirs / "sweep.json").write_text(json.dumps(plan))
     (run,) = (theirs / "state").iterdir()
-    (run / "1.failed.json").unlink()  # it is at work
+    (run / "1.failed.json").unlink()  # it is running
     with registered(backend_type("ray")._replace(open=_refuse)):
         assert main(["cancel", "s"]) == 2
     assert "names the address 127.0.0.1:9" in capsys.readouterr().err

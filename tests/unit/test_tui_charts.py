@@ -1,4 +1,4 @@
-"""`sweeper watch`: numbers and texts as characters."""
+"""`sweeper watch`: numbers and texts drawn as characters."""
 
 import math
 
@@ -35,13 +35,13 @@ def test_any_numbers_can_be_drawn(glyphs: Glyphs) -> None:
 
 
 def test_plots_on_a_logarithmic_scale() -> None:
-    """Powers of ten are at their places; numbers without a logarithm are left out."""
+    """The axis has labels at powers of ten; numbers without a logarithm are left out."""
     points = [(float(x), 10.0**-x) for x in range(5)]
     lines = plot([*points, (5.0, 0.0), (6.0, -1.0)], 21, 10, ASCII, log=True)
     labels = {row: line[:7].strip() for row, line in enumerate(lines[:-1]) if line[:6].strip()}
     assert labels == {0: "1", 2: "0.1", 4: "0.01", 6: "0.001", 8: "0.0001"}
     assert lines[-1].split() == ["0", "4"]  # the axis ends where the curve does
-    assert plot(points, 21, 10, ASCII)[4].split()[0] == "*"  # the same on a linear one
+    assert plot(points, 21, 10, ASCII)[4].split()[0] == "*"  # the same points on a linear scale
     assert plot([(0.0, -1.0)], 21, 10, ASCII, log=True) == ["nothing positive to draw"]
     lines = plot([(0.0, 2.0), (1.0, 3.0)], 21, 5, ASCII, log=True)
     assert [line[:5].strip() for line in lines[:4]] == ["3", "2.621", "", "2"]

@@ -1,4 +1,4 @@
-"""`sweeper watch`: what follows from the values that it shows."""
+"""`sweeper watch`: ranks, remaining times, and total steps."""
 
 import math
 
@@ -24,7 +24,7 @@ def test_remaining_times_are_estimated() -> None:
     assert sweep_remaining([10.0, None], 0, 30.0, 2) == 30.0
     assert sweep_remaining([], 3, None, 2) is None
     assert sweep_remaining([None], 3, None, 2) is None
-    assert sweep_remaining([10.0, 20.0, 30.0], 1, 10.0, 1) == 40.0  # fewer are allowed by now
+    assert sweep_remaining([10.0, 20.0, 30.0], 1, 10.0, 1) == 40.0  # the limit is lower now
     assert sweep_remaining([], 0, None, 2) == 0.0
 
 

@@ -89,8 +89,8 @@ def test_a_page_lists_a_remote_store_once_per_look(scene: Any, make_watched: Any
     watched.rows(first, 2)
     watched.rows(second, 3)
     watched.rows(third, 4)
-    page, lists = read(by_id[second])  # all that are at work by the same listing
-    assert lists == 2  # and one for rollouts, as there is more
+    page, lists = read(by_id[second])  # all running runs by the same listing
+    assert lists == 2  # and one for rollouts, as there are new rows
     assert (len(page.curves["loss"]), len(page.best_curves["loss"])) == (3, 4)
     page, lists = read(by_id[third])
     assert (len(page.best_curves["loss"]), lists) == (5, 1)
@@ -99,8 +99,8 @@ def test_a_page_lists_a_remote_store_once_per_look(scene: Any, make_watched: Any
         watched.scene.worker(run, 1, Event.SUCCEEDED)
     after = {run.id: run for run in watched.poller.look().runs}
     page, _ = read(after[third])
-    assert page.best_curves["loss"][-1] == (9.0, 0.1)  # the last rows of what is over
-    assert read(after[third])[1] == 1  # for its own run, which goes on
+    assert page.best_curves["loss"][-1] == (9.0, 0.1)  # the last rows of a finished run
+    assert read(after[third])[1] == 1  # for its own run, which still runs
     reader = PageReader(watched.poller.run(second), "loss", watched.poller.run)
     assert read(after[third])[0].curves["loss"][-1] == (9.0, 0.1)
     assert read(after[third])[1] == 0

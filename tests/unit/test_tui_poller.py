@@ -1,4 +1,4 @@
-"""`sweeper watch`: from a store to what is shown."""
+"""`sweeper watch`: from a store to the view."""
 
 import os
 import time
@@ -74,7 +74,7 @@ def test_runs_are_shown_as_silent_or_waiting(watched: Watched) -> None:
     run = watched.run()
     assert (run.shown_state, run.remark) == ("waiting", "rate limit since 12:01")
     assert watched.poller.look().counts["waiting"] == 1
-    assert watched.run(seconds=100.0).shown_state == "silent"  # who knows whether it still waits
+    assert watched.run(seconds=100.0).shown_state == "silent"  # it may no longer wait
     watched.scene.beat(first, more=2, paused=None)
     assert watched.run().shown_state == "running"
 
@@ -113,14 +113,14 @@ def test_a_run_is_stalled_as_long_as_its_launcher_says(watched: Watched) -> None
         return watched.run(seconds=10.0)
 
     assert observed().shown_state == "running"
-    for _ in range(2):  # it may stall again, and before the first row of an attempt
+    for _ in range(2):  # it may stall again
         run = observed(**{first: "stalled"})
         assert (run.shown_state, run.eta, run.remark) == ("stalled", None, "")
         watched.rows(first, 3)
         run = observed()
         assert run.shown_state == "running" and run.eta
     observed(**{first: "stalled"})
-    launcher.close()  # nobody knows any more
+    launcher.close()  # without a launcher it is unknown
     assert watched.run().shown_state == "running"
     with holding_sweep(watched.scene.folder):
         watched.scene.beat(first, paused={"reason": "capacity", "since": "2026-11-21T12:01:03Z"})
@@ -159,7 +159,7 @@ def test_an_unreadable_file_is_read_later(watched: Watched, unreadable: set[str]
 
 
 def test_an_unreadable_outcome_does_not_show_the_earlier_one(watched: Watched) -> None:
-    """It is read once it can be, though no event has come since."""
+    """It is read once it can be, even without a new event."""
     first, store = watched.scene.ids[0], watched.scene.store
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.scene.worker(first, 1, Event.FAILED, reason="oom", detail="no memory")
@@ -190,7 +190,7 @@ def test_the_head_tells_whether_runs_are_still_to_start(watched: Watched) -> Non
     watched.scene.worker(second, 1, Event.RETRY)
     assert head() == NOBODY
     with holding_sweep(watched.scene.folder):
-        assert watched.poller.look().eta == 120.0  # what is asked to start again takes its time
+        assert watched.poller.look().eta == 120.0  # the run that starts again counts
     watched.scene.worker(second, 2, Event.INTENT)
     assert head() == NOBODY
     watched.scene.worker(second, 2, Event.SUCCEEDED)
@@ -210,7 +210,7 @@ def test_runs_ended_by_the_quota_are_shown_as_waiting(watched: Watched) -> None:
         watched.scene.worker(run, 1, Event.CLAIMED)
         watched.scene.log(run, "step 1\nno tokenizer there\n")
         watched.scene.worker(run, 1, Event.FAILED, reason=reason)
-    assert watched.run().shown_state == "failed"  # nobody starts it again
+    assert watched.run().shown_state == "failed"  # no retry is requested
     watched.scene.store.create(watched.scene.folder.event(first, 1, Event.RETRY), b"{}")
     run = watched.run()
     assert (run.state, run.shown_state) == ("failed", "waiting")
@@ -267,7 +267,7 @@ def test_recorded_alarms_are_shown(watched: Watched) -> None:
 def test_a_removed_sweep_is_reported(watched: Watched) -> None:
     watched.run()
     os.remove(watched.scene.store.local_path(watched.scene.folder.plan))
-    for _ in range(2):  # and not only once
+    for _ in range(2):  # each time
         with pytest.raises(NotFound):
             watched.poller.look()
 

@@ -1,4 +1,4 @@
-"""The list of runs of `sweeper watch` without its terminal: what is done to it, lines out."""
+"""The list of runs of `sweeper watch` without a terminal: actions in, lines out."""
 
 from typing import Any
 
@@ -30,12 +30,12 @@ VIEW = SweepView("demo", RUNS, metric="test/nll", axes=("learning_rate",), launc
 
 
 def shown(model: ScreenModel, width: int = 100) -> list[str]:
-    """The lines of the list, below the titles."""
+    """Return the lines of the list, below the titles."""
     return [joined(line).rstrip() for line in list_lines(model, width, 50, 0, UNICODE)[1:]]
 
 
 def names(model: ScreenModel) -> list[str]:
-    """The first word of each line of the list."""
+    """Return the first word of each line of the list."""
     return [line[2:].split()[0] for line in shown(model)]
 
 
@@ -65,12 +65,12 @@ def test_the_list_shows_states_steps_values_and_ranks() -> None:
     assert first.startswith("demo 6 runs: 1 running, 1 waiting, 1 failed, 2 succeeded, 1 plan")
     assert second == "paused: 1 by rate limit · launcher running"
     titles = joined(list_lines(ScreenModel(VIEW), 100, 50, 0, UNICODE)[0]).split()
-    assert "place" in titles and "rank" not in titles  # which an axis may be called
+    assert "place" in titles and "rank" not in titles  # an axis may be called rank
     lines = shown(ScreenModel(VIEW))
     assert lines[0].startswith(">▾ lr=1e-3") and "2 succeeded" in lines[0] and "0.45" in lines[0]
     running = next(line for line in lines if "4/10" in line)
     assert running.split()[:3] == ["seed=0", "running", "1"]
-    assert sum("10/10" in line for line in lines) == 2  # they have ended at step 9, the tenth
+    assert sum("10/10" in line for line in lines) == 2  # they ended at step 9, the tenth step
     assert "2m" in running and "0.3" in running and running.endswith("1  now")
     assert any("waiting" in line and "seed=0" in line for line in lines)
 
@@ -92,9 +92,9 @@ def test_the_list_is_sorted_grouped_and_folded() -> None:
     model.fold()
     assert len(names(model)) == 5
     model.go(2)
-    model.fold(folded=False)  # a run has nothing to open
+    model.fold(folded=False)  # a run cannot be unfolded
     assert model.place == 2
-    model.fold(folded=True)  # and is left for its heading
+    model.fold(folded=True)  # the cursor moves to its heading
     assert model.place == 0
     model.fold(folded=True)
     assert len(names(model)) == 3
@@ -116,7 +116,7 @@ def test_the_cursor_stays_on_its_run() -> None:
         ("oom", ["lr=3e-3,seed=1"]),
         ("WAITING rate", ["lr=9e-3,seed=0"]),
         ("lr=1e-3 seed=0", ["lr=1e-3,seed=0"]),
-        ("lr=1e-3", ["lr=1e-3,seed=0", "lr=1e-3,seed=1"]),  # no setting is called so: a word
+        ("lr=1e-3", ["lr=1e-3,seed=0", "lr=1e-3,seed=1"]),  # no setting has this name: a word
         ("learning_rate < 3e-3 and place = 2", ["lr=1e-3,seed=1"]),
         ("learning_rate == 0.003", ["lr=3e-3,seed=0", "lr=3e-3,seed=1"]),
         ("learning_rate=3e-3 and state=failed", ["lr=3e-3,seed=1"]),
@@ -185,7 +185,7 @@ def test_a_run_without_numbers_shows_its_error_instead() -> None:
 
 
 def test_a_silent_run_has_no_heartbeat_now() -> None:
-    """A view that has just begun does not know for how long a run has been silent."""
+    """A new view does not know for how long a run has been silent."""
     for beat, age in ((0.0, ""), (30.0, "30s"), (90.0, "1m")):
         quiet = RUNS[2]._replace(silent=True, beat=beat, rank=None)
         line = shown(ScreenModel(VIEW._replace(runs=(quiet,))))[-1]

@@ -1,4 +1,4 @@
-"""What is damaged, unreadable or away is reported; the rest is shown, and nothing is deleted."""
+"""Damaged, unreadable or missing files are reported; the rest is shown, and nothing is deleted."""
 
 import json
 import os
@@ -31,7 +31,7 @@ Say = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def root(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two sweeps, `bad` and `good`, of a run each."""
+    """Write two sweeps, `bad` and `good`, of one run each."""
     folder = tmp_path / "sweeps"
     monkeypatch.setenv("SWEEPER_ROOT", str(folder))
     for name in ("bad", "good"):
@@ -44,7 +44,7 @@ def root(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """A function that runs a command and returns the exit code and both outputs."""
+    """Return a function that runs a command and returns the exit code and both outputs."""
 
     def typed(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -109,7 +109,7 @@ def test_every_verb_reports_a_damaged_plan(root: Path, say: Say, document: str, 
     assert len(status["problems"]) == 1
     code, _, error = say("ls", "bad")
     assert code == 6 and str(path) in error
-    assert say("ls", "good")[0] == 0  # which has nothing to do with it
+    assert say("ls", "good")[0] == 0  # it is not affected
     code, shown, error = say("ls", "good", "bad")
     assert code == 6 and "good" in shown and str(path) in error
     code, _, error = say("launch", a_grid(root, "bad"))
@@ -142,7 +142,7 @@ def test_a_malformed_plan_is_reported_with_its_place(
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints.jsonl"])
 def test_an_unreadable_file_hides_no_run(root: Path, say: Say, name: str) -> None:
-    """A folder in its place stands for a file that the user may not read."""
+    """A folder takes the place of a file that the user may not read."""
     [path] = root.glob(f"bad/runs/*/{name}")
     path.unlink()
     path.mkdir()
@@ -158,7 +158,7 @@ def test_an_unreadable_file_hides_no_run(root: Path, say: Say, name: str) -> Non
     for table in {name.partition(".")[0], "runs"}:
         words = ("export", "--format", "csv", "--table", table, "--out", str(out))
         code, _, error = say(*words)
-        # Of a run only its metrics are in the table of runs.
+        # The table of runs needs metrics, but no checkpoints.
         whole = table == "runs" and name == "checkpoints.jsonl"
         assert code == (0 if whole else 6) and (whole or f"{path}: Is a directory" in error), words
         assert "good" in out.read_text(), words
@@ -236,7 +236,7 @@ def test_a_malformed_outcome_hides_no_run(root: Path, say: Say) -> None:
         code, shown, error = say(*words)
         assert code == 6, words
         assert f'{path}: wall_s: should be a number, not "long"' in error
-        assert "succeeded" in shown or words[0] == "export"  # its name tells that
+        assert "succeeded" in shown or words[0] == "export"  # the file's name says so
 
 
 def test_damaged_observations_and_alarms_hide_no_run(root: Path, say: Say) -> None:
@@ -276,14 +276,14 @@ def test_a_damaged_launch_record_is_reported_by_its_readers(
     code, shown, error = say("cancel", "bad")
     assert code == 0 and "1 succeeded already" in shown
     assert error.startswith(f"sweeper: {message}") and error.count("\n") == 1
-    for words in (("costs", "bad"), ("store", "gc"), ("ls", "bad")):  # which have no use for it
+    for words in (("costs", "bad"), ("store", "gc"), ("ls", "bad")):  # these do not read it
         code, shown, error = say(*words)
         assert code == 0 and str(path) not in error, words
 
 
 @pytest.fixture
 def launched(root: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A grid whose sweep `done` has succeeded, but for a run that has not begun."""
+    """Return a grid whose sweep `done` has succeeded, except for a run that has not started."""
     monkeypatch.chdir(root.parent)
     grid = a_grid(root, "done", "[1, 2]")
     assert say("launch", grid, "--wait", "--plain")[0] == 0
@@ -303,7 +303,7 @@ def test_a_damaged_launch_record_is_replaced_if_no_job_may_wait(
         "resume": ("resume", "done"),
         "retry": ("retry", "done", "x=1", "--wait", "--plain"),
     }
-    # In a process of its own: `resume` leaves the launcher behind.
+    # In a separate process: `resume` leaves its launcher running.
     typed = [sys.executable, "-P", "-m", "sweeper", *words[verb]]
     done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -330,7 +330,7 @@ class Clustered(FakeBackend):
 def test_a_damaged_launch_record_is_refused_if_a_job_may_wait(
     root: Path, say: Say, launched: str, verb: str
 ) -> None:
-    """A job may wait, and only the record says on which cluster."""
+    """Only the record says on which cluster the job may wait."""
     path, plan = root / "done" / "launcher" / "service.json", root / "done" / "sweep.json"
     waits, failed = (run["id"] for run in json.loads(plan.read_text())["runs"])
     (state := root / "done" / "state" / waits).mkdir()
@@ -411,7 +411,7 @@ def old_environment(folder: Path) -> Path:
 def test_gc_keeps_the_environment_of_a_sweep_that_is_away(
     root: Path, say: Say, monkeypatch: pytest.MonkeyPatch, away: str
 ) -> None:
-    """Its runs would fail without it: its disk is not mounted, or its link is broken."""
+    """The sweep's disk is not mounted, or its link is broken; its runs need the environment."""
     sweep = written.Written(root, "open", {"lr": [1, 2]})
     sweep.run({"lr": 1}, 0, [], "running")
     sweep.run({"lr": 2}, 0, [], "planned")
@@ -457,7 +457,7 @@ def test_gc_keeps_code_while_a_sweep_is_unreadable(root: Path, say: Say) -> None
     assert not is_removable()
     root.rename(root.parent / "away")
     assert not is_removable()
-    root.mkdir()  # where a disk is mounted else
+    root.mkdir()  # the empty mount point of a disk
     assert not is_removable()
 
 
@@ -484,7 +484,7 @@ def test_a_missing_root_does_not_hide_the_others(
     with pytest.warns(UserWarning, match="no such folder"):
         assert set(registry.runs()["sweep"]) == {"good", "bad"}
     assert registry.problems.unread == 2
-    # But who types it where nothing was launched yet is told just that.
+    # In a current folder without sweeps, the message says just that.
     monkeypatch.chdir(root.parent)
     monkeypatch.delenv("SWEEPER_ROOT")
     (root.parent / "sweeps").rename(root.parent / "others")

@@ -1,4 +1,4 @@
-"""What is followed is read until its end, and a store that does not answer is reported once."""
+"""A followed state is read until its end, and a store that does not answer is reported once."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The parts of the worker, each by itself."""
+"""The parts of the worker, tested separately."""
 
 import os
 import signal
@@ -47,8 +47,8 @@ def test_the_nearest_earlier_attempt_is_copied(store: LocalStore, folder: SweepF
     answered = '{"item": "a", "score": 1}\n'
     files = {"checkpoints_jsonl": '{"name": "new"}\n{"na', "items_jsonl": answered + '{"it'}
     _attempt(store, 2, **files, config_json="{}")
-    _attempt(store, 3)  # ended before it had been seeded itself
-    target = _attempt(store, 5)  # the fourth never made a folder
+    _attempt(store, 3)  # ended before it was seeded
+    target = _attempt(store, 5)  # attempt 4 made no folder
     assert seed(folder, "r", 5, "auto") == 2
     assert (target / "checkpoints.jsonl").read_text() == '{"name": "new"}\n'
     assert (target / "config.json").read_text() == "{}"
@@ -60,7 +60,7 @@ def test_an_attempt_without_a_checkpoint_is_copied_only_on_request(
     store: LocalStore, folder: SweepFolder, mode: str, copied: int | None
 ) -> None:
     _attempt(store, 1, metrics_jsonl='{"step": 0}\n')
-    assert seed(folder, "r", 1, mode) is None  # nothing came before
+    assert seed(folder, "r", 1, mode) is None  # there is no earlier attempt
     target = _attempt(store, 2)
     assert seed(folder, "r", 2, mode) == copied
     assert (target / "metrics.jsonl").exists() is (mode == "always")
@@ -104,7 +104,7 @@ def test_a_final_checkpoint_is_recognised(
         (Ending(1, None, memory_kills=1), Event.FAILED, "error"),
         (Ending(1, None, tail=b"x\ntinker.RateLimitError: Error code: 429"), Event.FAILED, "quota"),
         (Ending(0, False, tail=b"Error code: 429"), Event.FAILED, "incomplete"),
-        # Asked to stop: done only if the records say so.
+        # Asked to stop: succeeded only if the records say so.
         (Ending(0, True, stopped=signal.SIGTERM), Event.SUCCEEDED, None),
         (Ending(0, None, stopped=signal.SIGTERM), Event.PREEMPTED, "terminated"),
         (Ending(143, None, stopped=signal.SIGTERM), Event.PREEMPTED, "terminated"),
@@ -150,7 +150,7 @@ def test_quota_errors_are_recognised(tail: str, quota: bool) -> None:
 
 GROUPS = [
     ("4:memory:/user/me\n0::/\n", "memory/user/me/memory.oom_control"),
-    ("4:cpu,memory:/docker/1\n", "memory/memory.oom_control"),  # a container's own view
+    ("4:cpu,memory:/docker/1\n", "memory/memory.oom_control"),  # as seen in a container
     ("0::/user.slice/a.scope\n", "user.slice/a.scope/memory.events"),
 ]
 
@@ -213,7 +213,7 @@ def test_pauses_are_recognised_in_the_output(
     pauses: Paused, line: bytes, reason: str | None
 ) -> None:
     pausing, _, _ = pauses
-    for byte in range(len(line)):  # however it arrives
+    for byte in range(len(line)):  # in single bytes
         pausing.feed(line[byte : byte + 1])
     assert _reason(pausing) == reason
 
@@ -236,7 +236,7 @@ def test_a_pause_ends_when_it_is_not_repeated(pauses: Paused) -> None:
     pausing, clock, _ = pauses
     pausing.feed(TRAINING)
     clock.sleep(30)
-    pausing.feed(CAPACITY)  # another reason: another pause, the time goes on
+    pausing.feed(CAPACITY)  # another reason: another pause, and the time continues
     assert (_reason(pausing), pausing.seconds()) == ("capacity", 30)
     clock.sleep(10 * VOUCHED_SECONDS)
     assert (_reason(pausing), pausing.seconds()) == (None, 30 + VOUCHED_SECONDS)
@@ -253,7 +253,7 @@ def test_a_pause_reported_by_the_sdk_ends_on_its_word(pauses: Paused) -> None:
     pausing.hear(None)
     assert (_reason(pausing), pausing.seconds()) == (None, 500)
     pausing.feed(CAPACITY)
-    pausing.hear(None)  # it was not known from there
+    pausing.hear(None)  # the SDK had not reported it
     assert _reason(pausing) == "capacity"
 
 
@@ -342,7 +342,7 @@ def _striking(calls: dict[str, Fault]) -> Callable[[int, str], Fault | None]:
 @pytest.mark.parametrize(
     "faults",
     [
-        {"store.create": Fault.LOSE_REPLY},  # done, and tried again: the nonce is ours
+        {"store.create": Fault.LOSE_REPLY},  # written, and tried again: the nonce is ours
         {"store.create": Fault.TWICE},
         {"store.create": Fault.FAIL},
         {"store.exists": Fault.FAIL},
@@ -353,7 +353,7 @@ def test_a_claim_survives_a_bad_connection(
     store: LocalStore, folder: SweepFolder, faults: dict[str, Fault]
 ) -> None:
     assert _claimed(FaultyStore(store, Faults(_striking(faults))))
-    assert not faults  # every one has struck
+    assert not faults  # each has struck
     assert not claim(folder, "r", 1)
 
 
