@@ -1,4 +1,4 @@
-"""Requests of the AWS Batch backend, exactly, by botocore's Stubber."""
+"""Exact requests of the AWS Batch backend (botocore's Stubber)."""
 
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,9 @@ def test_a_job_is_submitted_as_this(stubbed):
         },
     )
     backend.submit([stubbed.job()])
-    assert backend.find([stubbed.TOKEN]) == {stubbed.TOKEN: "1"}  # without asking: its reply came
+    assert backend.find([stubbed.TOKEN]) == {
+        stubbed.TOKEN: "1"
+    }  # without a request: the reply arrived
 
 
 def test_many_are_one_request(stubbed):
@@ -74,7 +76,7 @@ def test_many_are_one_request(stubbed):
     )  # fmt: skip
     backend.submit([stubbed.job(token) for token in tokens])
     assert backend.find(tokens) == {token: f"9:{index}" for index, token in enumerate(tokens)}
-    # Another launcher, which never got the reply, has the same from the name and the table.
+    # Another launcher, which never got the reply, finds them by the name and the table.
     other = stubbed.backend(array=3)
     (table,) = Path(stubbed.folder, "arrays").iterdir()
     stubbed.listed(other, ("9", f"array-{table.stem}"))
@@ -91,7 +93,7 @@ def test_jobs_of_other_programs_stand_alone(stubbed):
 
 
 def test_a_definition_is_made_of_an_image_once(stubbed):
-    """And before anything is on record: AWS may not have it."""
+    """It is made before anything is recorded, since AWS may refuse it."""
     options = {
         "job_definition": None, "image": "i:1", "role": "arn:role", "execution_role": "arn:e",
     }  # fmt: skip
@@ -143,7 +145,7 @@ def test_there_is_to_be_a_queue(stubbed):
 
 @pytest.mark.parametrize("state", [("DISABLED", "UPDATING"), ("ENABLED", "INVALID")])
 def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(stubbed, state):
-    """As one is that is drained: its jobs are found, told of and stopped."""
+    """Such as a queue that is drained: its jobs are still found."""
     backend, token, message = stubbed.backend(), stubbed.TOKEN, f"q is {', '.join(state)}"
     stubbed.queue(*state)
     backend.check()
@@ -164,7 +166,7 @@ def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(stubbed, state):
 
 @pytest.mark.parametrize("status", ["CREATING", "UPDATING"])
 def test_a_queue_that_is_being_changed_is_waited_for(stubbed, status):
-    """By a launcher at work; a new launch is told, and a relaunch finds its jobs."""
+    """A running launcher waits; a new launch gets an error, and a relaunch finds its jobs."""
     backend, message = stubbed.backend(), f"q is ENABLED, {status}: it accepts no jobs yet"
     stubbed.queue("ENABLED", status)
     stubbed.listed(backend)

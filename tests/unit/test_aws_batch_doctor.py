@@ -1,4 +1,4 @@
-"""What `sweeper doctor --backend aws-batch` says, without an account: by botocore's Stubber."""
+"""Checks of `sweeper doctor --backend aws-batch`, without an account (botocore's Stubber)."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:tinker-AbCdEf"
 
 
 def test_the_doctor_looks_at_what_it_can():
-    """Without a queue: at who asks, at least; and says where one would be named."""
+    """Without a queue, it still makes its other checks, and says where to name a queue."""
     (_, _, _), (name, needed, look) = checks({"region": "eu-central-1"})
     assert (name, needed) == ("launch.aws_batch", True)
     with pytest.raises(LookupError, match=r"no queue is given: .*config\.toml; .* --grid GRID"):
@@ -25,7 +25,7 @@ def test_the_doctor_looks_at_what_it_can():
 
 @pytest.fixture
 def environments(stubbed: Any) -> Callable[..., str]:
-    """A function from options and environments, of a type and a size, to what is said of them."""
+    """Return a function from options and environments (type, size) to the problem reported."""
 
     def problem(options: dict[str, Any], *given: tuple[str, int], state: str = "ENABLED") -> str:
         stubbed.queue()
@@ -91,7 +91,7 @@ def test_what_a_launch_would_refuse_is_missing(tmp_path, monkeypatch):
         _reached(root, write("local"))
     given = write("tinker", secrets={"TINKER_API_KEY": SECRET})
     assert _reached(root, given) == f"{root}, TINKER_API_KEY"
-    # Without a grid there is a root all the same.
+    # Without a grid, the root is still checked.
     config = tmp_path / "sweeper" / "config.toml"
     config.parent.mkdir()
     config.write_text('[aws_batch]\nqueue = "q"\nimage = "i"\n')

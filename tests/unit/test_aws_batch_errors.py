@@ -1,4 +1,4 @@
-"""Errors of AWS: what is sent again, what ends a launch, what may have been done."""
+"""Errors of AWS: which requests are sent again, end a launch, or may have succeeded."""
 
 import pytest
 from botocore import exceptions
@@ -12,7 +12,7 @@ OF_AN_IMAGE = {"job_definition": None, "image": "i:1", "vcpus": 0.3, "memory": 4
 URL = "https://batch.eu-central-1.amazonaws.com/"
 ANY_DEFINITION = {"jobDefinitionName": ANY, "status": "ACTIVE"}
 ANSWERS = [
-    # A queue that is disabled, a definition that is gone, an image or a role that cannot be.
+    # A disabled queue, a deleted definition, an invalid image or role.
     ("ClientException", 400, EnvironmentFailure),
     ("AccessDeniedException", 403, EnvironmentFailure),
     ("ValidationException", 400, EnvironmentFailure),
@@ -35,7 +35,7 @@ LINES = [
 
 @pytest.mark.parametrize(("code", "status", "kind"), ANSWERS)
 def test_what_an_answer_to_a_submission_means(stubbed, code, status, kind):
-    """Only what is no `Unreachable` ends a launch; only what is plainly that may have been done."""
+    """Errors other than `Unreachable` end a launch. Only after exactly that may a job exist."""
     stubbed.refuse("submit_job", code, "no\n such thing", status)
     with pytest.raises(EnvironmentFailure) as caught:
         stubbed.aws.submit("batch", "submit_job", **JOB)
@@ -45,7 +45,7 @@ def test_what_an_answer_to_a_submission_means(stubbed, code, status, kind):
 
 @pytest.mark.parametrize(("code", "status", "kind"), ANSWERS)
 def test_what_an_answer_to_a_registration_means(stubbed, code, status, kind):
-    """It may be sent again, by botocore itself: it is called by what it says."""
+    """botocore may send it again, since the name of a definition is a hash of its content."""
     stubbed.refused_modes = {"standard"}
     backend = stubbed.backend(**OF_AN_IMAGE)
     stubbed.queue()
@@ -67,7 +67,7 @@ def test_what_no_answer_to_a_submission_means(stubbed, error, kind):
 
 
 def test_no_client_sends_a_submission_again_by_itself(receiver, monkeypatch):
-    """botocore would: on a time-out too, after which it may have been done."""
+    """botocore would, even after a time-out, when the request may have succeeded."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setenv("AWS_ENDPOINT_URL", receiver.url)
@@ -98,7 +98,7 @@ def test_it_does_not_wait_for_ever(stubbed):
         backend.submit([stubbed.job()])
     assert len(stubbed.waits) == 7 and max(stubbed.waits) <= 20
     stubbed.listed(backend)
-    assert backend.find([stubbed.TOKEN]) == {}  # nor doubts what was not done
+    assert backend.find([stubbed.TOKEN]) == {}  # a throttled job was certainly not submitted
 
 
 def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(stubbed):
@@ -112,7 +112,7 @@ def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(
         backend.find([token])
     stubbed.listed(backend, ("5", token))
     assert backend.find([token]) == {token: "5"}
-    # One that was not accepted: at some time no listing that lacks it is too young.
+    # A job that was not accepted: after 15 seconds, a listing without it is conclusive.
     other = "bbbbbbbbbbbb-a1"
     stubbed.refuse("submit_job", "ServerException", status=500)
     with pytest.raises(Unreachable):
@@ -123,10 +123,10 @@ def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(
 
 
 def test_so_is_what_an_earlier_launcher_may_have_submitted(stubbed):
-    """It may have been killed before it had the reply, or a listing."""
+    """The earlier launcher may have been killed before the reply or a listing arrived."""
     backend, token, lost = stubbed.opened(), stubbed.TOKEN, "bbbbbbbbbbbb-a1"
     stubbed.learn(backend, ("5", token))
-    assert backend.find([token]) == {token: "5"}  # what is known takes no time
+    assert backend.find([token]) == {token: "5"}  # a listed job is found at once
     for seconds in (0, 14.9):
         stubbed.now = seconds
         stubbed.listed(backend, ("5", token))

@@ -14,7 +14,7 @@ ENDED = JobState.ENDED
 
 
 def test_restarts_stand_for_the_attempts_after(stubbed):
-    """A token that was never submitted stands for the run's last job that came so far."""
+    """AWS's restarts of a job count as the attempts after the submitted one."""
     backend = stubbed.backend()
     first, second, third = (f"aaaaaaaaaaaa-a{n}" for n in (1, 2, 3))
     stubbed.learn(backend, ("1", first))
@@ -26,7 +26,7 @@ def test_restarts_stand_for_the_attempts_after(stubbed):
     statuses = backend.poll([first, second, third])
     assert [status.state for status in statuses.values()] == [ENDED, ENDED, JobState.ABSENT]
     stubbed.listed(backend, ("1", first))
-    assert backend.find([second]) == {}  # it has ended: the next one is to be submitted
+    assert backend.find([second]) == {}  # the job has ended: the next attempt is to be submitted
 
 
 def test_of_two_copies_the_one_that_goes_on_counts(stubbed):
@@ -44,7 +44,7 @@ def test_an_array_that_waits_takes_one_call(stubbed):
     assert {s.state for s in backend.poll(tokens).values()} == {JobState.PENDING}
     stubbed.parent("SUCCEEDED", SUCCEEDED=10_000)
     assert set(backend.poll(tokens).values()) == {JobStatus(ENDED, 0)}
-    backend.poll(tokens)  # what has ended is not asked about again
+    backend.poll(tokens)  # ended jobs are not described again
     assert stubbed.aws.calls == {"describe_jobs": 2}
 
 
@@ -88,7 +88,7 @@ def test_an_array_is_terminated_at_once_or_child_by_child(stubbed):
 
 
 def test_what_is_forgotten_is_nothing_to_stop(stubbed):
-    """Nor does it keep others from being stopped; what was throttled continues from there."""
+    """It does not prevent stopping others; after throttling, cancelling continues there."""
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(4)]
     stubbed.learn(backend, *((str(number), token) for number, token in enumerate(tokens)))
@@ -107,7 +107,7 @@ def test_what_is_forgotten_is_nothing_to_stop(stubbed):
 
 @pytest.mark.parametrize(("code", "status"), [("ClientException", 400), ("AccessDenied", 403)])
 def test_what_may_not_be_stopped_is_told_and_tried_again_later(stubbed, code, status):
-    """And keeps no other from being stopped. AWS calls it a ClientException, too."""
+    """It does not prevent stopping others. AWS may report it as a ClientException."""
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(3)]
     requests = [{"jobId": str(number), "reason": ANY} for number in range(3)]
@@ -126,7 +126,7 @@ def test_what_may_not_be_stopped_is_told_and_tried_again_later(stubbed, code, st
         if seconds == 1:
             refuse(0)
             stubbed.answer("terminate_job", {}, requests[2])
-        with pytest.raises(Refused, match="you may not stop 0"):  # told, though not asked for
+        with pytest.raises(Refused, match="you may not stop 0"):  # also without a request
             backend.cancel(tokens)
     stubbed.now += 59
     with pytest.raises(Refused, match="you may not stop 0"):
@@ -148,7 +148,7 @@ def test_credentials_that_have_expired_stop_nothing_else_either(stubbed):
 
 
 def test_a_child_that_is_not_made_yet_may_not_be_stopped_either(stubbed):
-    """One that is not described goes on as its array does."""
+    """A child without a description has the state of its array."""
     backend, tokens = stubbed.array(2)
     for status in ("PENDING", "FAILED"):
         stubbed.refuse("terminate_job", "ClientException")
@@ -163,7 +163,7 @@ def test_a_child_that_is_not_made_yet_may_not_be_stopped_either(stubbed):
 
 
 def test_an_array_that_was_not_described_for_once_is_looked_at_again(stubbed):
-    """Though it counts its children as before."""
+    """Even if its counts of children are unchanged."""
     backend, tokens = stubbed.array(2)
     children = [
         {"jobId": "9:0", "status": "RUNNING"},
@@ -181,12 +181,12 @@ def test_an_array_that_was_not_described_for_once_is_looked_at_again(stubbed):
 
 
 def test_an_array_that_has_failed_is_over_in_all_its_children(stubbed):
-    """What a child was at the last look is not what it is, though the counts are the same."""
+    """The last known state of a child may be outdated although the counts are the same."""
     backend, tokens = stubbed.array(2)
     failed = {"jobId": "9:1", "status": "FAILED", "container": {"exitCode": 3}}
     counts = {"SUCCEEDED": 1, "FAILED": 1}
     stubbed.parent("PENDING", **counts)
-    stubbed.described({"jobId": "9:0", "status": "RUNNING"}, failed)  # late
+    stubbed.described({"jobId": "9:0", "status": "RUNNING"}, failed)  # outdated
     assert [s.state for s in backend.poll(tokens).values()] == [JobState.RUNNING, ENDED]
     stubbed.parent("FAILED", **counts)
     stubbed.described({"jobId": "9:0", "status": "SUCCEEDED"})
@@ -194,7 +194,7 @@ def test_an_array_that_has_failed_is_over_in_all_its_children(stubbed):
 
 
 def test_an_array_that_succeeded_had_children_that_were_started_again(stubbed):
-    """What its parent counts does not say how far they came: that is asked once."""
+    """The counts of the parent do not tell the attempts, so the children are described once."""
     backend, tokens = stubbed.array(3)
     again = [token.replace("-a1", "-a2") for token in tokens]
     stubbed.listed(backend)
@@ -207,7 +207,7 @@ def test_an_array_that_succeeded_had_children_that_were_started_again(stubbed):
 
 
 def test_a_child_that_nobody_asked_about_is_not_absent(stubbed):
-    """Only with its array is it known whether a child is gone or not made yet."""
+    """Only the array shows whether a child is gone or not yet created."""
     turn = MOST_CALLS * A_CALL
     backend, tokens = stubbed.array(turn + 2)
     stubbed.learn(backend, ("1", stubbed.TOKEN))

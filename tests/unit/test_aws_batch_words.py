@@ -1,4 +1,4 @@
-"""Words of AWS Batch, and the documented permissions against the calls in the code."""
+"""Messages about AWS Batch, and the documented permissions compared with the code's calls."""
 
 import json
 import os
@@ -73,7 +73,7 @@ _ROLE = "[profile a]\nrole_arn=arn:aws:iam::1:role/x\n"
 _KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
 _TOKEN_FILE = {"AWS_WEB_IDENTITY_TOKEN_FILE": "/no/such", "AWS_ROLE_ARN": "arn:aws:iam::1:role/x"}
 CONFIGURED: dict[str, tuple[str, str, dict[str, str]]] = {
-    # what is said: the profile, the configuration file, variables
+    # the message: the profile, the configuration file, variables
     r"The config profile \(a\) could not be found: see launch.aws_batch.profile": ("a", "", {}),
     "no region: set launch.aws_batch.region, or AWS_DEFAULT_REGION": ("", "", {}),
     "region_name 'Frank furt' doesn't match": ("", "[default]\nregion=Frank furt", {}),
@@ -100,7 +100,7 @@ CONFIGURED: dict[str, tuple[str, str, dict[str, str]]] = {
 
 @pytest.mark.parametrize(("message", "given"), CONFIGURED.items())
 def test_what_is_missing_here(message, given, tmp_path, monkeypatch):
-    """In a line of ours, and nobody is asked: it is not AWS that gives no answer."""
+    """The message is our own, and AWS gets no request."""
     profile, text, variables = given
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -127,7 +127,7 @@ def test_a_restart_is_no_reason_to_list_again_and_again():
     clock, listings = FakeClock(), list[object]()
 
     class Service:
-        """AWS, which knows of no more jobs, and of the one that it has ended."""
+        """A stub of AWS that lists no jobs, and describes each job as succeeded."""
 
         def pages(self, *arguments: object, **_: object) -> list[object]:
             listings.append(arguments)
@@ -160,7 +160,7 @@ def test_a_title_as_a_tag():
 _CALL = re.compile(r"\.(?:call|submit|pages)\(\s*\"([\w-]+)\",\s*\"(\w+)\"")
 _ASKED = re.compile(r"aws\.(?:call|submit|pages)\(")
 _PREFIX = {"service-quotas": "servicequotas"}
-# Asked for along with others, or by the store.
+# Needed by other actions, or by the store.
 _BESIDES = {
     *("batch:TagResource", "iam:PassRole", "s3:ListBucket", "s3:AbortMultipartUpload"),
     *("s3:GetObject", "s3:PutObject", "s3:DeleteObject"),
@@ -189,7 +189,7 @@ def test_the_policy_allows_what_the_code_calls_and_nothing_else():
             names = session.get_service_model(service).operation_names
             action = {xform_name(name): name for name in names}[operation]
             called.add(f"{_PREFIX.get(service, service)}:{action}")
-    called.remove("sts:GetCallerIdentity")  # is allowed to everybody
+    called.remove("sts:GetCallerIdentity")  # needs no permission
     assert {"batch:SubmitJob", "logs:GetLogEvents", "ecr:DescribeImages"} <= called
     assert _actions(ROOT / "docs" / "aws-batch-policy.json") == called | _BESIDES
     store = {action for action in _BESIDES if action.startswith("s3:")}

@@ -1,4 +1,4 @@
-"""The options of backends, which are declared once for grids and for the backends."""
+"""The options of backends, declared once for grids and backends."""
 
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
@@ -53,7 +53,7 @@ def test_durations_are_written_as_in_a_grid(seconds, text):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_and_defaults_have_the_types_of_options(name):
-    """Each example and default of the section, as its kind reads it."""
+    """The kind of each option in the section reads its example or default."""
     kind = backend_type(name)
     options: Any = import_module(f"sweeper.backends.{kind.key}.options").Options
     for field in kind.section:

@@ -1,4 +1,4 @@
-"""How long what has failed is left alone."""
+"""How long a failed action is not tried again."""
 
 import pytest
 
@@ -46,11 +46,11 @@ def test_backoff_raises_the_last_error_meanwhile():
         with pytest.raises(Refused, match="you may not") as caught:
             backoff.check()
         assert caught.value.for_good
-        assert len(caught.traceback) == 2  # no calls of those that were told before
+        assert len(caught.traceback) == 2  # no frames of earlier callers
 
 
 class Failing:
-    """An action that fails `times` times, and says when it was called."""
+    """An action that fails `times` times, and records when it was called."""
 
     def __init__(self, times: int) -> None:
         self.clock, self.left, self.calls = FakeClock(), times, list[float]()

@@ -1,4 +1,4 @@
-"""Environments that jobs build: once, whole or not at all. The installer stands in for uv."""
+"""Environments that jobs build: once, completely or not at all. A stand-in replaces uv."""
 
 import base64
 import os
@@ -49,7 +49,7 @@ class Bench:
         )
 
     def begun(self, count: int = 1) -> None:
-        """Wait until it has been started so often."""
+        """Wait until the installer has been started `count` times."""
         path = self.folder / "begun"
         while not path.exists() or len(path.read_text()) < count:
             time.sleep(0.02)
@@ -80,7 +80,7 @@ def test_simultaneous_builds_make_one_environment(bench):
 
 
 def test_a_killed_build_leaves_nothing_half_done(bench):
-    """Its installer goes on, and nobody else begins before that has ended."""
+    """Its installer continues, and no other build starts before that has ended."""
     first = bench.start()
     bench.begun()
     first.send_signal(signal.SIGKILL)
@@ -95,7 +95,7 @@ def test_a_killed_build_leaves_nothing_half_done(bench):
 
 
 def test_a_build_that_is_told_to_stop_leaves_nothing(bench):
-    """Its installer is killed, and what it has made goes."""
+    """Its installer is killed, and its files are removed."""
 
     def goes_on() -> bool:
         bench.begun()
@@ -139,7 +139,7 @@ INDEX = "https://reader:s3cret-one@packages.example.com/simple"
 
 
 def _built(bench: Bench, settings: dict[str, str]) -> str | None:
-    """The environment that these variables lead to."""
+    """Build with these variables, and return the environment."""
     environ = {"PATH": os.environ["PATH"], **settings}
     return bare_machine.build(str(bench.environments), "a==1\n", environ)
 
@@ -164,7 +164,7 @@ def _built(bench: Bench, settings: dict[str, str]) -> str | None:
     ids=lambda given: ",".join(given) or "-",
 )
 def test_a_setting_that_chooses_packages_is_another_environment(bench, before, after):
-    """Nothing that is written names its value, which may hold a password."""
+    """No written file has the value, which may contain a password."""
     (bench.folder / "go").touch()
     first, second = (_built(bench, given) for given in (before, after))
     assert first != second and len(bench.made()) == 2
@@ -202,14 +202,14 @@ def test_a_file_that_a_setting_names_counts_by_what_it_holds(bench, name):
 
 
 def test_the_command_of_a_bare_job_is_short_and_needs_no_sweeper():
-    """AWS Batch takes 8 KB of all that is said of a job."""
+    """AWS Batch limits the description of a job to 8 KB."""
     packages = tuple(job_bundle.pinned(["s3fs"]))
     along = Carried(f"{'sweep' * 10}/code/sweeper-{'0' * 32}.zip", "0" * 32, packages, {})
     root = f"s3://{'bucket' * 10}/{'prefix/' * 10}"
     command = job_bundle.bare_command("python", root, along)
     assert "sweeper." not in command[3].replace("sweeper.worker", "")
     assert len("".join(command)) < 7000
-    assert "$" not in command[3]  # a variable, to Kubernetes
+    assert "$" not in command[3]  # Kubernetes would expand it
     worker = worker_command("s3://b/s", "t-a1", bare=command)
     assert worker[5:] == ["sweeper.worker.main", "s3://b/s", "t-a1"]
     child = array_command(worker[:-1], "s3://b", "s/arrays/0.json")
@@ -246,7 +246,7 @@ def test_older_interpreters_report_themselves(version, tmp_path):
 
 
 def test_the_packed_builder_equals_its_source():
-    """Each line of the source is in the packed text, except what only people read."""
+    """Each line of the source is in the packed text, except docstrings."""
     first = job_bundle.bare_command("python", "s3://b", ALONG)[3]
     packed = max(re.findall(r"[A-Za-z0-9+/=]+", first), key=len)
     text = zlib.decompress(base64.b64decode(packed)).decode()
@@ -274,7 +274,7 @@ def test_environments_are_private_to_their_user(bench):
 
 
 def test_values_of_secret_variables_are_masked(bench, monkeypatch, capfd):
-    """As they stand, and as an address has them."""
+    """Both as they are and encoded for a URL."""
     monkeypatch.setenv("INDEX_KEY", "p/w d%20")
     (bench.folder / "go").touch()
     output = "looks at https://u:p%2Fw%20d%2520@h/\nERROR: p/w d%20 is no key\n"
@@ -320,7 +320,7 @@ UVS = f"""Using Python 3.11
     ],
 )  # fmt: skip
 def test_common_failures_of_pip_and_uv_are_summarised(bench, output, message):
-    """Their own words, kept: other versions of them say the like."""
+    """The messages are recorded from pip and uv; other versions have similar ones."""
     (bench.folder / "go").touch()
     (bench.folder / "broken").write_text(output)
     with pytest.raises(bare_machine.BuildError) as caught:

@@ -14,7 +14,7 @@ from sweeper.errors import NotFound, UsageError
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A sweep whose last values are noisy, and one that is maximized."""
+    """Write a sweep whose last values are noisy, and one that is maximized."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
     monkeypatch.chdir(tmp_path)
@@ -65,7 +65,7 @@ def test_a_sweep_without_a_metric_or_values_has_no_best(root):
         analysis.best(str(root), "bare", metric="nothing", goal="minimize")
     with pytest.raises(NotFound):
         analysis.best(str(root), "gone")
-    assert analysis.best(str(root), "up").cells  # a function, also at its second use
+    assert analysis.best(str(root), "up").cells  # still a function at its second use
     assert sweeper.analysis.best is analysis.best
 
 
@@ -74,7 +74,7 @@ def test_ls_sorts_and_limits(root, capsys):
         return [run["name"] for run in ask(capsys, "ls", "up", *options)["runs"]]
 
     worst_last = ["x=2,seed=0", "x=auto,seed=0", "x=1,seed=0", "x=2,seed=1"]
-    assert names("--sort", "value") == worst_last  # the best first, and what has none last
+    assert names("--sort", "value") == worst_last  # the best first; runs without a value last
     assert names("--sort=-value") == [*worst_last[2::-1], "x=2,seed=1"]
     assert names("--sort", "x") == ["x=1,seed=0", "x=2,seed=0", "x=2,seed=1", "x=auto,seed=0"]
     assert names("--sort", "value", "--limit", "1") == worst_last[:1]
@@ -88,7 +88,7 @@ def test_ls_sorts_and_limits(root, capsys):
 
 def test_ls_says_where_the_report_may_judge_otherwise(root, capsys):
     assert main(["ls", "up"]) == 0
-    assert "sweeper best" not in capsys.readouterr().out  # it says `at: last`
+    assert "sweeper best" not in capsys.readouterr().out  # its grid says `at: last`
     assert main(["ls", "noisy"]) == 0
     assert "`sweeper best SWEEP` uses the value of the report" in capsys.readouterr().out
 

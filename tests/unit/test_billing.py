@@ -1,4 +1,4 @@
-"""What a service has billed, beside what was counted; and a role that may not see it."""
+"""What a service has billed and what was counted; a role that may not see billing."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -51,7 +51,7 @@ def test_what_was_billed_can_be_asked_for_by_the_hour():
     assert not meter.billed(now[0] + 3600, now[0] + 7200)[0]
     now[0] += HOURS * 3600
     meter.bill("s", "m", trained_tokens=1)
-    assert len(meter.billed(0, now[0] + 1)[0]) < 4  # what is older than that can be asked no more
+    assert len(meter.billed(0, now[0] + 1)[0]) < 4  # older hours can no longer be requested
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_billing_refuses_invalid_times(begin, end):
 
 @pytest.fixture
 def serving() -> Iterator[Any]:
-    """A service that answers with a status and a document, and notes what it was asked."""
+    """Serve a status and a document, and record the requests."""
     requests: list[str] = []
 
     serving = SimpleNamespace(answer=(200, {"data": [], "sessions": {}}), asked=requests)
@@ -115,7 +115,7 @@ def test_what_is_billed_is_summed_by_run(serving):
     assert bill == {("s", "r"): Billed(Counts(4, 3, 2, 10), 1.75, unpriced=True)}
     serving.asked.clear()
     billed(serving.place, datetime.now(UTC) - timedelta(days=30))
-    assert len(serving.asked) == 3  # 14 days at most are answered at once
+    assert len(serving.asked) == 3  # one answer covers at most 14 days
 
 
 def test_billing_starts_at_the_earliest_time():

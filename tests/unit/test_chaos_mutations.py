@@ -1,4 +1,4 @@
-"""The mutations that the chaos tests are to notice fit the code as it is."""
+"""The mutations that the chaos tests must detect apply to the current code."""
 
 import importlib.util
 from pathlib import Path

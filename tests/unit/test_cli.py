@@ -1,4 +1,4 @@
-"""The command line, parsed."""
+"""Parsing of the command line."""
 
 import argparse
 import re
@@ -88,7 +88,7 @@ def test_mistyped_verbs_and_options_get_a_suggestion(given, message, capsys):
 
 @pytest.mark.parametrize("orders", ["\x1b]0;T\x07", "\x1b[2J", "\x9b31m", "\u202e", "\ud800", "\r"])
 def test_output_of_any_verb_is_sanitised(orders, monkeypatch, capfd):
-    """Whoever prints: the parser, that an argument is unknown; a verb; a warning of Python's."""
+    """The parser (an unknown argument), a verb, or a Python warning prints."""
 
     def forgetful(_: object) -> int:
         print(f"a{orders}b")

@@ -1,4 +1,4 @@
-"""The time of day decides nothing: hosts differ in it, and clocks are set."""
+"""Nothing depends on the time of day: hosts' clocks differ, and clocks are set."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def test_a_launcher_with_another_time_than_its_workers_waits_as_long(make_scene,
     scene = make_scene(1)
     run = scene.ids[0]
     scene.step()
-    for attempt in range(1, SERVICE_TRIES + 1):  # none of the tries is wasted while it is refused
+    for attempt in range(1, SERVICE_TRIES + 1):  # no attempt is wasted while the quota is refused
         scene.worker(run, attempt, Event.CLAIMED)
         ended = _utc(scene.time_of_day() - ahead)
         scene.worker(run, attempt, Event.FAILED, reason="quota", ended=ended)
@@ -145,13 +145,13 @@ def test_a_clock_set_forward_deletes_no_checkpoint(tmp_path):
     vault.save(brief, Checkpoint("tiny", LoraConfig(rank=1), {}), ttl_seconds=None)
     path = tmp_path / "a@train@0" / "weights" / "brief.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"expires": wall[0] + 7 * HOUR}))
-    saving = tmp_path / "a@train@0" / "weights" / "late.json.1234.npz"  # its document comes next
+    saving = tmp_path / "a@train@0" / "weights" / "late.json.1234.npz"  # its document follows
     saving.write_bytes(b"")
     os.utime(saving, (wall[0], wall[0]))
     wall[0] += YEAR
     running[0] += HOUR / 2
     assert vault.purge() == [] and saving.exists() and vault.load(brief)
-    wall[0] -= 2 * YEAR  # and set back: it lasts longer, that is all
+    wall[0] -= 2 * YEAR  # set back: the checkpoint only lasts longer
     assert vault.purge() == []
     wall[0] += YEAR
     running[0] += 8 * HOUR
@@ -162,7 +162,7 @@ def test_a_clock_set_forward_deletes_no_checkpoint(tmp_path):
 
 
 def test_a_store_that_refuses_the_time_says_so(monkeypatch):
-    """S3 takes no request whose time differs from its own by a quarter of an hour."""
+    """S3 refuses requests whose time differs from its own by 15 minutes."""
     body = b"<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>"
     with answering(lambda _: (403, body)) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)

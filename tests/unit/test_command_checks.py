@@ -67,7 +67,7 @@ def test_values_that_have_an_effect_indirectly_are_used():
 def test_an_override_of_a_section_is_refused_with_how_to_set_it(override, advice):
     message = f"override '{override}': {advice}"
     assert problems(override) == [message]
-    # A program that takes such a value gets it.
+    # A program whose command names such a key gets its value.
     key = override.partition("=")[0]
     if "." not in key:
         assert warnings(override, command=[*COMMAND, f"{{{key}}}"]) == []

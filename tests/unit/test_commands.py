@@ -1,4 +1,4 @@
-"""The verbs that read what was recorded, by their command lines."""
+"""The verbs that read records, by their command lines."""
 
 import os
 import re
@@ -63,7 +63,7 @@ def scored(root: Path) -> None:
                 {"step": 0, "test/nll": 9.0, "eval/gsm8k/score": 0.1, "eval/gsm8k/num_items": 5},
                 {"step": 10, "test/nll": 1 + rank + seed, "eval/gsm8k/score": score},
             ]
-            items = {"name": "items", "batch": 0}  # of an evaluation while training
+            items = {"name": "items", "batch": 0}  # of an evaluation during training
             checkpoint = {"name": "000010", "batch": 10, "sampler_path": "tinker://x"}
             sweep.run({"model": model, "rank": rank}, seed, rows, checkpoints=[items, checkpoint])
     sweep.save()
@@ -99,7 +99,7 @@ def test_ls_by_checkpoint_and_suite_has_the_scores(tmp_path, capsys):
     sweep.save()
     [row] = ask(capsys, "ls", "e", "--by", "checkpoint,suite", "--root", str(tmp_path))["rows"]
     assert (row["value"], row["scores"]["gsm8k"]["score"]) == ("000010", 0.2)
-    sweep = written.Written(tmp_path, "t", {"rank": [4]})  # trains, and has saved no weights
+    sweep = written.Written(tmp_path, "t", {"rank": [4]})  # training that saved no weights
     started = {"name": "suites", "batch": 0, "parent_path": "tinker://x/weights/000010"}
     sweep.run({"rank": 4}, 0, rows, checkpoints=[started])
     sweep.save()
@@ -128,7 +128,7 @@ def test_show_has_everything(capsys):
 
 
 def test_printed_configuration_values_work_as_conditions(root, capsys):
-    """Also of what is nested, by the keys and the values that it prints."""
+    """Nested values work as well, with the printed keys and values."""
     sweep = written.Written(root, "nested", {"a": [1, 2]})
     kinds: dict[str, list[Any]] = {
         "batch_size": [8, 16], "rate": [1.23456789e-4, 3e-05], "none": [None, 1],
@@ -164,7 +164,7 @@ def test_an_unrecorded_metric_gets_a_suggestion(capsys):
     assert capsys.readouterr().err == (
         "sweeper: no run has recorded 'test/nl'; did you mean 'test/nll'?\n"
     )
-    assert main(["ls", "lr=3", "--metric", "test/nl"]) == 0  # which has recorded nothing at all
+    assert main(["ls", "lr=3", "--metric", "test/nl"]) == 0  # this run has recorded no metrics
 
 
 @pytest.mark.usefixtures("root")
@@ -205,7 +205,7 @@ def test_sql_answers(capsys):
 
 @pytest.mark.usefixtures("root")
 def test_a_query_prints_only_its_answer():
-    """As a process of its own: what DuckDB says at Python's end counts too."""
+    """In a separate process, so that output of DuckDB at exit counts as well."""
     command = [sys.executable, "-m", "sweeper", "sql", "select count(*) n from runs"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["n", "─", "3"] and done.stderr == ""
@@ -226,7 +226,7 @@ def test_a_verb_for_one_run_lists_the_matching_runs(capsys, verb):
         ({"batch": 60}, "60"),
         ({"batch": 60, "epoch": 0}, "60"),
         ({"batch": 3, "epoch": 1}, "epoch 1, 3"),
-        ({"batch": 0, "epoch": 1}, "after 1 epoch"),  # as tinker-cookbook has its last
+        ({"batch": 0, "epoch": 1}, "after 1 epoch"),  # the last checkpoint of tinker-cookbook
         ({"batch": 0, "epoch": 2}, "after 2 epochs"),
     ],
 )
@@ -240,7 +240,7 @@ def test_where_in_the_training_a_checkpoint_was_made(root, capsys, record, step)
 
 
 def test_status_has_a_line_for_a_sweep_and_for_a_run(root, capsys):
-    """However long its command is, and what a run said last."""
+    """Even if its command, and the last message of a run, are long."""
     command = ["python", "train.py", *(f"--option{n} {{value{n}}}\n" for n in range(40))]
     recipe = {"reference": " ".join(command), "kind": "command", "command": command}
     sweep = written.Written(root, "long", {"lr": [1]}, recipe=recipe)
@@ -277,7 +277,7 @@ def test_tables_are_exported_as_csv_and_parquet(root, capsys):
 
 
 def test_exported_csv_contains_no_formulas(tmp_path, monkeypatch):
-    """A spreadsheet that opens the export must not execute what a metric or setting says."""
+    """A spreadsheet that opens the export must not execute the text of a metric or setting."""
     import csv
 
     formulas = ["=cmd|'/C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", " =1", "\uff1d1"]

@@ -1,4 +1,4 @@
-"""`sweeper store gc` where the store is elsewhere, and of what this machine keeps for it."""
+"""`sweeper store gc` with a remote store, and for the files of this machine."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ SUMMARIES = "train_rollout_summaries.jsonl"
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that is not on this disk: a run whose second attempt has succeeded, one at work."""
+    """Make a remote store: a run whose second attempt succeeded, and one that is running."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     sweep = written.Written(tmp_path / "written", "s", {"lr": [1, 2]})
     sweep.run({"lr": 1}, 0, [{"step": 0}], "preempted")
@@ -55,7 +55,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def _age(path: Path, seconds: float) -> None:
-    """Let a file look as old as that."""
+    """Set the times of a file to `seconds` ago."""
     then = time.time() - seconds
     os.utime(path, (then, then))
 
@@ -63,7 +63,7 @@ def _age(path: Path, seconds: float) -> None:
 def spooled(
     root: str, sweep: str, name: str, mark: str | None = None, age: float = 0
 ) -> LocalStore:
-    """A copy of something in the spool of this machine."""
+    """Make a copy of a run in the spool of this machine."""
     spool = place(root, home())
     spool.replace("root", root.encode())
     spool.replace(f"{sweep}/runs/{name}/metrics.jsonl", b"x" * 100)
@@ -134,8 +134,8 @@ def test_gc_removes_environments_and_logs_of_launchers(store, capsys):
         answer = ask(capsys, "store", "gc", "--delete")
     assert str(logs / "old.log") in {item["path"] for item in answer["items"]}
     gone = {"path": str(expected["gone"]), "folder": f"{store.root}/gone"}
-    assert answer["away"] == [gone]  # removed, or away: nobody knows
-    assert quiet.exists()  # its launcher is at work, and had nothing to say
+    assert answer["away"] == [gone]  # removed or not mounted
+    assert quiet.exists()  # its launcher is running, but had nothing to log
     assert str(quiet) in {item["path"] for item in ask(capsys, "store", "gc", "--delete")["items"]}
     assert expected["gone"].exists()
     assert expected["s"].exists()  # a run is at work
@@ -182,7 +182,7 @@ def test_gc_removes_unused_environments_of_jobs(store, capsys, top):
         assert main(["store", "gc", "--days", "0", "--delete"]) == 0
         assert folder.exists()
     (waste,) = gc.built_waste(time.time() + 1)
-    os.utime(folder / "requirements.txt", (2e9, 2e9))  # as a job that begins now
+    os.utime(folder / "requirements.txt", (2e9, 2e9))  # as a job that starts now does
     gc.remove_waste([waste])
     assert folder.exists()
     os.utime(folder / "requirements.txt", (0, 0))
@@ -192,7 +192,7 @@ def test_gc_removes_unused_environments_of_jobs(store, capsys, top):
 
 @pytest.mark.parametrize("kind", ["snapshots", "built", "sources"])
 def test_gc_keeps_files_of_living_processes_only(store, capsys, kind):
-    """The kernel releases what a killed process held."""
+    """The kernel releases the locks of a killed process."""
     folder = Path(home(), kind, "0123456789abcdef-01")
     folder.mkdir(parents=True)
     (folder / "requirements.txt").write_text("a==1\n")
@@ -221,7 +221,7 @@ def test_gc_finishes_an_interrupted_removal(store, capsys):
 
 
 def test_gc_keeps_young_temporary_files(tmp_path, monkeypatch):
-    """Its writer may be at work, here or on another machine that has this root."""
+    """Their writer may be running, here or on another machine that has this root."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path))
     written.Written(tmp_path, "s", {"lr": [1]}).save()
@@ -234,7 +234,7 @@ def test_gc_keeps_young_temporary_files(tmp_path, monkeypatch):
 
 
 def test_gc_keeps_the_log_of_a_living_launcher_of_another_root(store, tmp_path, capsys):
-    """`gc` reads this root's sweeps only, and a launcher may be quiet for long."""
+    """`gc` reads this root's sweeps only, and a launcher may log nothing for a long time."""
     log = Path(home(), "launchers", "other.log")
     log.parent.mkdir(parents=True, exist_ok=True)
     go = tmp_path / "go"
@@ -251,7 +251,7 @@ def test_gc_keeps_the_log_of_a_living_launcher_of_another_root(store, tmp_path, 
         go.touch()
         while is_held(str(log)):
             time.sleep(0.05)
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # it is dead before it can be reaped
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # the lock is free before the end
         poll()
     assert main(["store", "gc", "--delete"]) == 0
     assert not log.exists()

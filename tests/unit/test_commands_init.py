@@ -63,7 +63,6 @@ def test_the_starter_grid_can_be_parsed():
 
 
 def test_uncommented_lines_give_the_default():
-    """Without its `# `, each line gives the field what it has anyway."""
     for field in fields():
         if field.default is not None:
             line = next(iter(starter.comment_of(field))).replace("# ", "", 1)
@@ -85,8 +84,7 @@ def test_init_overwrites_nothing(tmp_path, monkeypatch, capsys):
 
 
 def test_a_yaml_file_is_no_recipe(tmp_path, monkeypatch, capsys):
-    """It is a file to translate, or to write: as a program of the translation it would be
-    written into a command."""
+    """It is a file to translate or to write. As a program, it would get into a command."""
     monkeypatch.chdir(tmp_path)
     Path("w.yaml").write_text("program: train.py\nmethod: grid\nparameters: {lr: {values: [1]}}\n")
     for arguments in (["w.yaml"], ["new.yaml", "--from", "w.yaml"]):
@@ -124,7 +122,7 @@ def test_editors_are_told_of_the_schema_where_it_is_at_hand(tmp_path, monkeypatc
 
 
 def test_a_full_disk_is_an_environment_error(tmp_path, monkeypatch, capsys):
-    """And nothing is left that the next try would find in its way."""
+    """No file is left that would block the next try."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -163,7 +161,7 @@ def main(size, fast, out, data):
 
 
 def test_a_script_that_is_no_recipe_gets_a_command_with_its_options(tmp_path, monkeypatch, capsys):
-    """Its source is read, and never run."""
+    """Its source is read but never executed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     Path("train.py").write_text(SCRIPT)

@@ -1,4 +1,4 @@
-"""What runs print, of many at once: reading it, and how it is shown."""
+"""The output of one or many runs: how it is read and shown."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ from sweeper.terminal import in_colour, print_table
 
 
 class Printing:
-    """A run of a sweep that was written straight into a store, and what it prints."""
+    """A run of a sweep that was written directly into a store, and its output."""
 
     def __init__(self, scene: Any) -> None:
         self.scene, self.folder = scene, scene.folder
@@ -109,7 +109,6 @@ def test_a_log_that_was_cut_is_read_again(printing):
 
 
 def test_a_remote_log_in_parts_is_read(printing):
-    """As a run's log looks in a store that is elsewhere."""
     log = printing.folder.log(printing.id, 1)
     printing.folder.store.replace(f"{log}.parts/0", b"a\nb")
     tail = printing.tail()
@@ -188,7 +187,7 @@ def arguments(printing: Printing, *runs: str, **more: Any) -> Namespace:
 
 @pytest.mark.parametrize("selectors", [("s",), ("s", "other")])
 def test_a_sweep_that_is_removed_is_not_followed(printing, monkeypatch, capsys, selectors):
-    """Nor one instead whose name begins like its own."""
+    """Nor is another sweep whose name has the same prefix."""
     root = Path(printing.folder.store.root)
     printing.log("mine\n")
     shutil.copytree(root / "s", root / "s2")

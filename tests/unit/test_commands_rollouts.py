@@ -1,4 +1,4 @@
-"""The verb that reads what a model was asked and answered."""
+"""The verb that shows the prompts and answers of a model."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def talk(role: str, content: Any) -> dict[str, Any]:
 
 
 def tree() -> dict[str, Any]:
-    """The transcript of the first group, in the shape of tinker-cookbook's logtree."""
+    """Return the transcript of the first group, in the shape of tinker-cookbook's logtree."""
     parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "out loud"}]
     prompt = section("Prompt", talk("user", "why?"))
     episodes = [prompt, section("Reply", talk("assistant", "said 00 \x1b[31m"))]
@@ -88,7 +88,7 @@ def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(root, 
              "text": f"{name} says {item}\x1b[31m", "prompt": f"{item}?", "answer": "1"}
             for item, both in scores.items() for n in range(2)
         ]  # fmt: skip
-        if place == 0:  # one of its answers to k6 is wrong: that is not solved
+        if place == 0:  # one of its answers to k6 is wrong, so k6 is not solved
             rows += [{"item": "k6", "score": score, "task": "sums"} for score in (1, 0)]
         else:
             rows += [{"item": "k6", "score": 0, "task": "sums"}]
@@ -109,7 +109,7 @@ def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(root, 
 
 
 def test_ambiguous_rollout_texts_are_marked(root, capsys):
-    """Two equal rewards, nothing that tells whose text it is, and a single rollout."""
+    """Groups with equal rewards, with texts of unknown rollouts, and with a single rollout."""
     sweep = written.Written(root, "rl", {"lr": [1]})
     run = sweep.run({"lr": 1}, 0)
     sweep.save()
@@ -173,7 +173,7 @@ def test_rollouts_are_chosen_and_read(capsys):
 
 
 def test_iterations_of_a_run_are_shown_in_one_form(root, capsys):
-    """Of the first there is a transcript, of the second only what its turns logged."""
+    """The first iteration has a transcript, the second only the logs of its turns."""
     from datetime import UTC, datetime
 
     from sweeper.recipes.rollouts import Group, Problem, Rollout, summaries, transcript
@@ -273,7 +273,7 @@ def test_rollouts_of_a_sweep_include_all_its_runs(root, capsys):
         "lr=2,seed=0",
     }
     capsys.readouterr()
-    assert main(["rollouts", "s/lr=1"]) == 0  # as tinker-cookbook's asynchronous training
+    assert main(["rollouts", "s/lr=1"]) == 0  # as in tinker-cookbook's asynchronous training
     shown = capsys.readouterr().out
     assert "text" not in shown.splitlines()[0] and "no text: neither the turns" in shown
     assert main(["rollouts", "s/lr=1", "--full"]) == 0

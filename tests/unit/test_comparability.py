@@ -1,4 +1,4 @@
-"""Runs that are not alike are said first, and make no clear winner."""
+"""Runs that are not comparable are reported first, and give no clear winner."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def judged(root: Path, at: str | None = None) -> Study:
 
 
 def curved(root: Path, curves: dict[int, Any], key: str = "lr", at: str = "last") -> None:
-    """Three seeds of each cell, with the curve that a function makes of the seed."""
+    """Write three seeds of each cell, with the cell's curve as a function of the seed."""
     metric = {"name": "test/nll", "goal": "minimize", "at": at}
     sweep = written.Written(root, axes={key: list(curves)}, metric=metric)
     for value, curve in curves.items():
@@ -70,7 +70,7 @@ def evaluated(sd: float, count: int = 30) -> Any:
     ("noises", "kind", "text"),
     [
         ((0.01, 0.06), "noisier_best", "--at last"),
-        # These few evaluations cannot show a ratio of 1.6, which alone makes a lead.
+        # So few evaluations cannot show a noise ratio of 1.6, which alone makes a lead.
         ((0.05, 0.08), "maybe_noisier", "this alone could explain the lead"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What Kubernetes, Beaker and Modal have in common, whose jobs run in containers."""
+"""What Kubernetes, Beaker and Modal have in common: jobs that run in containers."""
 
 import importlib
 from pathlib import Path

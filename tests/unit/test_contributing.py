@@ -1,5 +1,5 @@
-"""CONTRIBUTING.md, "How to add": the files and names that it gives are there, and its lines work
-where they are to be pasted."""
+"""CONTRIBUTING.md, "How to add": its files and names exist, and its lines work where they are to
+be pasted."""
 
 import importlib
 import re
@@ -30,7 +30,7 @@ TOPS = [
 
 
 def _pasted() -> dict[str, str]:
-    """The lines to paste, by the comment above them: a file, and the place in it."""
+    """Return the lines to paste by the comment above them, which names a file and a place."""
     parts = [re.split(r"^# (.*)\n", block, flags=re.M)[1:] for block in BLOCK.findall(TEXT)]
     return {
         where: lines for part in parts for where, lines in zip(part[::2], part[1::2], strict=True)
@@ -41,7 +41,7 @@ PASTED = _pasted()
 
 
 def _in_module(where: str) -> dict[str, Any]:
-    """The names in the module that a comment names, and what its lines add to them."""
+    """Return the names in the module of a comment, after its lines were executed there."""
     module = where.partition(".py")[0].replace("/", ".").replace("analysis.", "sweeper.analysis.")
     names = dict(vars(importlib.import_module(module)))
     exec(PASTED[where], names)  # noqa: S102 - lines of our documentation

@@ -1,4 +1,4 @@
-"""Cancel and retry: the requests, and what a launcher makes of them."""
+"""Cancel and retry: the requests, and how a launcher handles them."""
 
 import json
 import threading
@@ -41,7 +41,7 @@ def _pairs(text: str) -> set[tuple[int, Event]]:
         ("1cancel", State.CANCELLED, False),
         ("1cancel 1retry", State.PLANNED, True),
         ("1cancel 1retry 2cancel", State.CANCELLED, False),
-        ("1intent 1cancel", State.PLANNED, False),  # only the backend knows
+        ("1intent 1cancel", State.PLANNED, False),  # only the backend knows about a job
         ("1intent 1claimed 1cancel", State.RUNNING, False),
         ("1claimed 1preempted 1cancel", State.CANCELLED, False),
         ("1claimed 1preempted 1cancel 1retry", State.PREEMPTED, True),
@@ -76,9 +76,9 @@ def test_running_and_waiting_runs_can_be_cancelled(make_scene):
     assert scene.states() == [State.RUNNING, State.CANCELLED, State.PLANNED]
     scene.step()
     scene.step()
-    assert scene.backend.cancelled == [token(first, 1)]  # told once
+    assert scene.backend.cancelled == [token(first, 1)]  # cancelled once
     assert scene.observed()["observed"][first] == "stopping"
-    assert len(scene.backend.submitted) == 1  # it still has its place
+    assert len(scene.backend.submitted) == 1  # the job still counts for max_parallel
     scene.worker(first, 1, Event.CANCELLED)
     scene.backend.end(token(first, 1))
     scene.step()
@@ -98,7 +98,7 @@ def test_a_worker_that_died_while_it_was_stopped_is_cancelled(make_scene):
         _cancel(scene, run)
         scene.backend.end(token(run, 1), 137)
     scene.step()
-    assert scene.states() == [State.RUNNING, State.CANCELLED]  # it never claimed the attempt
+    assert scene.states() == [State.RUNNING, State.CANCELLED]  # the second was never claimed
     scene.step(20)
     assert scene.states() == [State.CANCELLED] * 2 and scene.scheduler.step().finished
 
@@ -138,7 +138,7 @@ def test_a_launcher_that_only_stops_starts_nothing(make_scene):
 
 
 def test_cancel_and_retry_again_and_again(make_scene):
-    """Whatever was asked for last counts, however often it was asked for before."""
+    """The last request counts, however many came before."""
     scene = make_scene(1)
     run = scene.ids[0]
     for _ in range(4):
@@ -208,7 +208,7 @@ def test_cancelling_before_anything_ran_needs_no_backend(make_scene):
 
 
 def test_cancelling_some_leaves_the_environment_to_the_others(make_scene, tmp_path):
-    """A launcher that will start them may be on its way."""
+    """A launcher that will start them may be starting up."""
     scene = make_scene(2, max_parallel=1)
     first, second = scene.ids
     environment = tmp_path / "environment.json"
@@ -225,7 +225,7 @@ def test_cancelling_some_leaves_the_environment_to_the_others(make_scene, tmp_pa
 
 
 def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(make_scene):
-    """One that died holds the sweep until its lease has run out."""
+    """A dead launcher holds the sweep until its lease has expired."""
     scene, beats = make_scene(1), [True]
     sweep, clock = Sweep(scene.at(None, remote=True)), scene.clock
 
@@ -244,7 +244,7 @@ def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(make_scene):
 
 
 def test_a_launcher_that_starts_nothing_takes_no_retry_up(scene):
-    """A `cancel` at work is waited for; one that stays held back is an error that says why."""
+    """It waits for a running `cancel`; if the launcher is held, an error gives the reason."""
     clock, notices, launcher = FakeClock(), list[str](), ExitStack()
     sweep = Sweep(scene.folder)
 
@@ -267,7 +267,7 @@ def test_a_launcher_that_starts_nothing_takes_no_retry_up(scene):
 
 
 class Choosy(FakeBackend):
-    """Refuses jobs before they are submitted."""
+    """A backend that refuses jobs before they are submitted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -290,12 +290,12 @@ def test_a_retry_refused_by_the_backend_is_not_recorded(make_scene, monkeypatch)
         with pytest.raises(EnvironmentFailure, match="no such definition"):
             control.retry_runs(sweep, scene.ids)
         assert not retry_asked(scene.events(first))
-        control.retry_runs(sweep, [second])  # nothing is asked: nothing is tried
+        control.retry_runs(sweep, [second])  # there is nothing to retry
     assert scene.backend.asked == [[{}]]
 
 
 def test_a_retry_continues_an_opened_attempt(make_scene, monkeypatch):
-    """As after a launcher whose submission was refused."""
+    """As after a refused submission."""
     scene = make_scene(2)
     first, second = scene.ids
     for run in scene.ids:
@@ -338,7 +338,7 @@ def test_python_has_the_verbs_by_names_and_conditions(make_scene, resumed, monke
 
 
 def test_wait_returns_how_the_sweep_ended(make_scene):
-    """All over; the time up; or nothing at work any more though runs are left."""
+    """All runs ended, the time is up, or no run is active though some are left."""
     scene = make_scene(3)
     ends = [Event.SUCCEEDED, Event.FAILED, Event.SUCCEEDED]
     scene.worker(scene.ids[0], 1, Event.CLAIMED)
@@ -373,7 +373,7 @@ def test_selectors_choose_runs(make_scene):
     def names(*given: Any) -> list[str]:
         return [run.name for run in pick(runs, *given)]
 
-    assert names(["x=1"]) == ["x=1"]  # exact before the beginnings x=10, x=11
+    assert names(["x=1"]) == ["x=1"]  # an exact name, not a prefix of x=10 and x=11
     assert names(["x=1?", "x=0"]) == ["x=0", "x=10", "x=11"] and len(names(["x="])) == 12
     assert names([scene.ids[3]]) == ["x=3"] and names([], ["submitted"]) == ["x=0", "x=1"]
     assert names([], None, "x >= 10") == ["x=10", "x=11"]

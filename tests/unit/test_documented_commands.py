@@ -27,7 +27,7 @@ Parse = Callable[[str], argparse.Namespace]
 
 
 def commands_of(text: str) -> list[str]:
-    """All commands of a page, without the program's name and what a shell does with the output."""
+    """Return all commands of a page, without the program's name, pipes and redirections."""
     blocks = "".join(match[1] or match[2] for match in BLOCK.finditer(text))
     typed = TYPED.findall(blocks.replace("\\\n", " "))
     inline = [" ".join(code.split()) for code in INLINE.findall(BLOCK.sub("\n", text))]
@@ -38,13 +38,13 @@ COMMANDS = sorted({(page.name, line) for page in PAGES for line in commands_of(p
 
 
 def words_of(command: str) -> list[str]:
-    """Its words, without a comment behind it; what may be left out (`[SWEEP]`) is there."""
+    """Return its words, with optional ones (`[SWEEP]`) and without the comment."""
     return [re.sub(r"^\[(.+)\]$", r"\1", word) for word in shlex.split(command, comments=True)]
 
 
 @pytest.fixture
 def parse(capsys: pytest.CaptureFixture[str]) -> Parse:
-    """Parse a command as the program does; missing arguments of a bare verb are made up."""
+    """Return a parser of commands; it makes up the missing arguments of a bare verb."""
 
     def parsed(command: str) -> argparse.Namespace:
         words = words_of(command)
@@ -55,7 +55,7 @@ def parse(capsys: pytest.CaptureFixture[str]) -> Parse:
                 return parser.parse(words)
             except SystemExit as ended:
                 stderr = capsys.readouterr().err
-                if ended.code == 0:  # it has done what it was asked: --help
+                if ended.code == 0:  # --help
                     return argparse.Namespace()
                 lacks = LACKS.search(stderr)
                 assert lacks, f"sweeper {command}: {stderr}"
@@ -92,12 +92,12 @@ def test_the_pages_have_commands():
 def test_the_commands_of_a_page_are_those_that_the_program_takes(page, parse):
     for place, command in COMMANDS:
         if place == page:
-            parse(command)  # fails with what the program says of it
+            parse(command)  # fails with the program's message
 
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    """The quickstart's plan, on record."""
+    """Record the quickstart's plan."""
     root = tmp_path_factory.mktemp("root")
     (root / "quickstart").mkdir()
     planned = plan(ROOT / "grids" / "quickstart.yaml", validate=False)

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not at all, and nowhere but under their root."""
+"""Checkpoints on disk: complete or not at all, and only under their root."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def vault(root):
 
 @pytest.fixture
 def folder(root):
-    """Where the files of `PLACE` lie."""
+    """Return the folder of the files of `PLACE`."""
     return root / "0a1b-22@train@0" / "weights"
 
 
@@ -168,7 +168,7 @@ def test_a_bad_name_is_not_written(vault, tmp_path):
     ],
 )
 def test_a_damaged_checkpoint_hides_no_other_and_loses_nothing(vault, root, folder, change, what):
-    """Its arrays were deleted after an hour, as if nobody named them; listings ended in errors."""
+    """Once, its arrays were deleted as unused after an hour, and listings failed."""
     vault.save(PLACE, checkpoint())
     vault.save(PLACE._replace(name="good"), checkpoint())
     path = folder / "000010.json"

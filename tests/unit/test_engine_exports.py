@@ -1,4 +1,4 @@
-"""Addresses that hold their own key: for a while, and for what they were made for."""
+"""Addresses that contain their own key: each is for one checkpoint and expires."""
 
 import asyncio
 

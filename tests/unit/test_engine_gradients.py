@@ -108,7 +108,7 @@ def test_gradients_match_when_one_kind_of_map_is_trained(trained):
 
 
 def test_gradients_of_long_sequences_match_and_are_those_of_short_ones(monkeypatch):
-    """Attention a few positions at a time, its weights made again for the backward pass."""
+    """Attention is computed a few positions at a time, and again for the backward pass."""
     rng = np.random.default_rng(4)
     base, config = random_base(rng, SHAPE), LoraConfig(rank=2, seed=0)
     adapter, data = random_adapter(rng, config), random_data(rng, [11, 9, 2])

@@ -82,7 +82,7 @@ def test_a_view_shows_the_engines_names_and_beside_them_the_users(tmp_path):
     view = hub.view(str(ours), str(theirs), views)
     assert shown(view) == expected
     assert hub.view(str(ours), str(theirs), views) == view and shown(view) == expected
-    # what a program has put there itself stays, what is gone is gone
+    # a program's own folder stays; folders that are gone leave the view
     repository(tmp_path / "views" / os.path.basename(view), "datasets--e--f", "program's")
     (theirs / "datasets--c--d").rename(theirs / "models--g--h")
     (ours / "models--a--b").rename(ours / "models--i--j")
@@ -93,7 +93,7 @@ def test_a_view_shows_the_engines_names_and_beside_them_the_users(tmp_path):
         "models--i--j": "engine's",
         "datasets--e--f": "program's",
     }
-    # a run that launches a sweep has the view for its own cache
+    # a run that launches a sweep has the view as its cache
     before = shown(view)
     assert hub.view(str(ours), view, views) == view and shown(view) == before
     assert (theirs / "models--a--b" / "file").read_text() == "user's"

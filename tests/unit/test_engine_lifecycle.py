@@ -1,4 +1,4 @@
-"""Finding an engine that is not there, and how lightly that starts."""
+"""The record of an engine: how it is found and stopped."""
 
 import io
 import json
@@ -48,7 +48,7 @@ def test_missing_torn_and_stale_records_are_no_engine(tmp_path):
 
 @pytest.fixture
 def impostor():
-    """Somebody else at the recorded address: answers healthz with what it is told to."""
+    """Serve another program at the recorded address, which answers healthz with `answer`."""
     answer = {}
 
     with answering(lambda _: (200, answer)) as url:
@@ -108,7 +108,7 @@ class Screen(io.StringIO):
 def test_an_engine_that_sweeps_use_is_not_stopped_unasked(
     flags, terminal, answer, stopped, tmp_path, impostor, monkeypatch, capsys
 ):
-    """Its runs would have to wait for another. Without a terminal nobody is asked."""
+    """Its runs would have to wait for another engine. Without a terminal, there is no question."""
     url, says = impostor
     record(tmp_path, url=url)
     says |= {"service": lifecycle.SERVICE, "pid": os.getpid(), "started": "t"}

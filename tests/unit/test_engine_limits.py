@@ -1,4 +1,4 @@
-"""Gates, buckets and failures by themselves; what is no limit; the meter's bounds."""
+"""Gates, buckets and failures by themselves; invalid limits; the meter's bounds."""
 
 import argparse
 import concurrent.futures
@@ -21,7 +21,7 @@ def test_a_gate_lets_in_so_many_and_the_rest_in_their_order():
         return gate.enter(key, lambda: started.append(key))
 
     assert [enter(key) for key in "abcd"] == [True, True, False, False]
-    assert enter("a")  # who is inside need not wait
+    assert enter("a")  # a session that is inside need not wait
     assert started == ["a", "b", "a"]
     assert gate.full() and len(gate.waiting()) == 2
     gate.forget("c")

@@ -1,4 +1,4 @@
-"""The built-in model: the same everywhere, readable by others, made once."""
+"""The built-in model: the same everywhere, readable by other programs, made once."""
 
 import concurrent.futures
 import hashlib
@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from sweeper.engine import models, tiny
 from sweeper.engine.errors import Unknown
 
-# Changing the model changes every result that anyone compares with theirs.
+# Changing the model changes every result, so earlier ones are no longer comparable.
 WEIGHTS_SHA256 = "dec5488ddb27a27b8b4e424e827bebf2499f24aa8bb15b9fdd14c7ef81b27a43"
 TEACHER_SHA256 = "09ecabfc8635b75ed065fcf1de4e3865d3d9ad793c1030fa9733dc515ff92576"
 

@@ -1,4 +1,4 @@
-"""Prompts read before: the same bits with and without them, bounded, for their own weights."""
+"""Cached prefixes of prompts: they change no bit, are bounded, and belong to their weights."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def same(actual, expected):
 
 @pytest.mark.parametrize("budget", [2**30, 40_000, 0])
 def test_cached_prefixes_change_no_bit(network, budget):
-    """Prompts that begin alike, in any order, with blocks that come and go."""
+    """Prompts with common prefixes, in any order, with blocks that are added and evicted."""
     rng, prefixes, reused = np.random.default_rng(1), Prefixes(budget), 0
     episodes = [rng.integers(0, SHAPE.vocab, 70).tolist()] * 4
     for _ in range(25):
@@ -62,7 +62,7 @@ def test_the_next_turn_reads_its_new_tokens_only(network):
     prompt = [n % SHAPE.vocab for n in range(500)]
     assert read(network, prompt[:400], prefixes).reused == 0
     assert 400 - read(network, prompt[:430], prefixes).reused < BLOCK
-    assert read(network, prompt[:430], prefixes).reused == 430  # an equal one: nothing at all
+    assert read(network, prompt[:430], prefixes).reused == 430  # nothing is read again
     # scores need the outputs of their positions, which are not kept
     assert read(network, prompt, prefixes, first=0).reused == 0
     assert 300 - read(network, prompt[:430], prefixes, first=300).reused < BLOCK

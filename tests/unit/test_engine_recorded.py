@@ -1,4 +1,4 @@
-"""What samplers recorded: how long it is kept."""
+"""How long the records of samplers are kept."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Generation: what the sampler says of its tokens is what training says of them."""
+"""Generation: the sampler gives its tokens the same probabilities as training does."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def draw(network, n=1, prompt=PROMPT, **params):
 
 
 def trained_logprobs(network, prompt, tokens):
-    """What the training pass gives for the same tokens."""
+    """Return the log-probabilities of the training pass for the same tokens."""
     whole = np.array([prompt + tokens])
     x, _ = net.forward(network, whole[:, :-1])
     rows = np.arange(len(prompt) - 1, whole.shape[1] - 1)
@@ -114,7 +114,7 @@ def test_top_p_keeps_the_fewest_that_reach_p(network):
     expected = distribution(network)
     order = np.argsort(-expected)
     reached = np.cumsum(expected[order])
-    p = float(reached[1] + 0.3 * (reached[2] - reached[1]))  # needs the third
+    p = float(reached[1] + 0.3 * (reached[2] - reached[1]))  # needs the third token
     assert set(np.flatnonzero(frequencies(network, top_p=p))) == set(order[:3])
     assert set(np.flatnonzero(frequencies(network, top_p=1e-9))) == {order[0]}
 

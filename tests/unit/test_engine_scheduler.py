@@ -21,7 +21,7 @@ def scheduler():
 
 @pytest.fixture
 def held(scheduler):
-    """A scheduler whose worker waits until told to go on."""
+    """Block the worker of a scheduler until the yielded event is set."""
     gate, waiting = threading.Event(), Lane(ordered=False)
     future = Future()
     scheduler.submit(waiting, future, lambda: (gate.wait(10), Reply({}))[1])

@@ -1,4 +1,4 @@
-"""A service with limits: who waits, who is turned away, and that their turn comes."""
+"""A service with limits: which sessions wait or are refused, and that their turn comes."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ def limited(models, tmp_path):
 
 
 def opened(service, number=0):
-    """A session that asks for a training client: its id, and the promise."""
+    """Open a session that requests a training client; return its id and the promise."""
     session = service.create_session({"tags": [f"n{number}"]})["session_id"]
     body = {"session_id": session, "model_seq_id": 0, "base_model": "tiny/qwen3"}
     return session, service.create_model(body)["request_id"]
@@ -49,14 +49,14 @@ def test_sessions_beyond_the_limit_wait_for_their_turn(limited):
     assert not any(future.done() for future in futures[2:])
     paused = [service.promises.paused(name) for _, name in requests]
     assert paused[:2] == [None, None] and {why.state for why in paused[2:]} == {"paused_rate_limit"}
-    # one that has a seat may have a second training client
+    # a session with a seat may have a second training client
     more = {"session_id": requests[0][0], "model_seq_id": 1, "base_model": "tiny/qwen3"}
     again = service.create_model(more)["request_id"]
     assert "model_id" in service.promises.get(again).result(DONE).body
     service.finish_session(requests[1][0])
     assert "model_id" in futures[2].result(DONE).body
     assert service.promises.paused(requests[2][1]) is None
-    # one that gives up while it waits is told so, and takes no seat
+    # a session that ends while it waits gets an error and no seat
     service.finish_session(requests[3][0])
     assert futures[3].result(DONE).body["error"] == "the session has ended"
     service.finish_session(requests[0][0])
@@ -103,7 +103,6 @@ def test_samples_beyond_the_limit_are_refused_or_wait(limited):
 
 
 def test_an_ended_session_gives_its_seat_back():
-    """It ended while it was seated."""
     promises, scheduler, seated = Promises(), Scheduler(1), Reply({})
     admission = Admission(promises, scheduler, Meter(), Limits(max_sessions=1))
     try:
@@ -126,5 +125,5 @@ def test_a_session_that_gave_up_leaves_no_trace(limited):
         assert "error" in service.promises.get(name).result(DONE).body
         assert service.promises.paused(name) is None
     service.finish_session(seated)
-    _, name = opened(service, 3)  # before whom nobody waits
+    _, name = opened(service, 3)  # no other session is waiting
     assert "model_id" in service.promises.get(name).result(DONE).body

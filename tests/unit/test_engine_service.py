@@ -40,7 +40,7 @@ def service(models, tmp_path, clock):
 
 
 class Client:
-    """Speaks to a service as the SDK does, numbering its requests."""
+    """A client that numbers its requests as the SDK does."""
 
     def __init__(self, service, **load):
         self.service, self.sequence = service, 0
@@ -84,7 +84,7 @@ class Client:
         return wire.pb.ForwardBackwardOutput.FromString(body)
 
     def train(self, seed, steps=1):
-        """Steps on random tokens: the bytes of every logprob."""
+        """Train on random tokens; return the bytes of the logprobs of each step."""
         rng, out = np.random.default_rng(seed), []
         for _ in range(steps):
             tokens = [rng.integers(0, 256, n).tolist() for n in rng.integers(4, 12, 5)]
@@ -136,7 +136,7 @@ def test_a_resumed_run_continues_bit_for_bit(service):
 
 
 def detail_of(answer):
-    """A sampled answer, without how much of its prompt had been read before."""
+    """Return a sampled answer without the number of cached prompt tokens."""
     message = pb.SampleResponse.FromString(answer)
     message.ClearField("prompt_cache_hit_tokens")
     return message.SerializeToString()
@@ -211,7 +211,7 @@ NOT_THERE = "this engine has no {} /api/v1/{}"
 
 
 def call(service, method, address, body, kind):
-    """The application's answer."""
+    """Return the application's answer."""
 
     async def send():
         transport = httpx.ASGITransport(app.build(service, {}))
@@ -223,7 +223,7 @@ def call(service, method, address, body, kind):
 
 
 def reply(*request):
-    """The status and the detail that the application answers a request with."""
+    """Return the status and the detail of the application's answer."""
     answer = call(*request)
     return answer.status_code, answer.json()["detail"]
 
@@ -255,11 +255,11 @@ LARGE = {"x": "y" * app.JSON_BYTES}
 def test_a_refused_request_does_not_block_the_next(
     service, method, address, kind, spoilt, status, detail
 ):
-    """The SDK counts the request as made: one that had no turn would hold up all that follow."""
+    """The SDK counts the request. If it got no turn, all later ones would wait."""
     client = Client(service)
     more = spoilt if isinstance(spoilt, dict) else {}
     body = json.dumps(client.body(**more)).encode() if kind == JSON else client.raw([[1, 2, 3]])
-    if isinstance(spoilt, bytes):  # the body ends in the midst of it
+    if isinstance(spoilt, bytes):  # `spoilt` is added at the end of the body
         body = body.removesuffix(b"}") + (b"," if kind == JSON else b"") + spoilt
     answer = reply(service, method, address, body, kind)
     assert answer[0] == status and answer[1].startswith(detail.format(method, address)), answer
@@ -267,21 +267,21 @@ def test_a_refused_request_does_not_block_the_next(
 
 
 def test_numbers_that_are_not_finite_reach_the_sdk_as_numbers(service, monkeypatch):
-    """A stand-in for the step: no real one has all of them at once."""
+    """The step is a stand-in, since no real one has all of them at once."""
     stepped = {"nan": math.nan, "up": math.inf, "down": -math.inf, "loss": 0.5}
     monkeypatch.setattr(operations, "step", lambda *_: stepped)
     client = Client(service)
     body = client.body(adam_params={"learning_rate": 0.1})
     promised = call(service, "POST", "optim_step", json.dumps(body).encode(), JSON).json()
     answer = call(service, "POST", "retrieve_future", json.dumps(promised).encode(), JSON)
-    read = orjson.loads(answer.content)  # as the SDK parses and types an answer
+    read = orjson.loads(answer.content)  # as the SDK parses an answer
     metrics = deserialize_json_response(read, OptimStepResponse).metrics
     assert math.isnan(metrics.pop("nan"))
     assert metrics == {"up": math.inf, "down": -math.inf, "loss": 0.5}
 
 
 def test_unsupported_calls_are_answered_with_a_reason(service):
-    """By SDKs, too, that have other calls than the one installed here."""
+    """Also the calls of SDKs other than the one installed here."""
     holes = {"session": "s", "run": "r", "checkpoint:path": "weights/c"}
 
     async def send():
@@ -422,7 +422,7 @@ def test_the_meter_counts_tokens_for_each_session(service):
 
 
 def test_the_next_turn_is_read_from_where_the_last_one_ended(service):
-    """And what was kept of the prompts goes with the weights, or when these go to disk."""
+    """Cached prompts are removed with the weights, or when these go to disk."""
     client, tokens = Client(service), [n % 256 for n in range(400)]
 
     def turn(sampler, number, length, **more):
@@ -447,7 +447,7 @@ def test_the_next_turn_is_read_from_where_the_last_one_ended(service):
     held = service.prefixes.nbytes
     for _ in range(SAMPLERS_IN_MEMORY):
         client.snapshot()
-    assert held > 0 and service.prefixes.nbytes == 0  # both have gone to disk
+    assert held > 0 and service.prefixes.nbytes == 0  # both samplers' weights have gone to disk
     assert turn(first, 2, 300) == answer
     service.finish_session(client.session)
     assert service.prefixes.nbytes == 0
@@ -459,7 +459,7 @@ def test_the_sweep_deletes_expired_checkpoints(service, clock, tmp_path):
     service.vault.expire(parse(expired), -1)
     clock.sleep(60)
     service.sweep()
-    client.train(0)  # the deletion is in a lane of its own: give it its turn
+    client.train(0)  # the deletion has a separate lane: give it time
     deadline = time.monotonic() + DONE
     while list(tmp_path.rglob("gone.json")):
         assert time.monotonic() < deadline
@@ -470,7 +470,7 @@ def test_the_sweep_deletes_expired_checkpoints(service, clock, tmp_path):
 def test_a_run_of_an_earlier_engine_without_checkpoints_hides_no_other(
     service, models, clock, tmp_path
 ):
-    """Its folder stays, and is all that a new engine has of it."""
+    """Its folder stays, and a new engine finds nothing else of it."""
     empty, other = Client(service), Client(service)
     path = parse(empty.save("a"))
     other.save("b")

@@ -1,4 +1,4 @@
-"""Losses and the optimizer against their formulas; batches and their complaints."""
+"""Losses and the optimizer compared with their formulas; batches and their errors."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_losses_match_their_closed_forms(rng):
     np.testing.assert_allclose(loss, -inputs["weights"] * ratio * inputs["advantages"])
 
 
-# p / q, the advantage, and by hand with clipping to 0.8 and 1.2: the loss, its slope in log p
+# p / q, the advantage, and (by hand, clipped to 0.8 and 1.2) the loss and its slope in log p
 PPO = [
     (1.0, 2.0, -2.0, -2.0), (1.5, 2.0, -2.4, 0.0), (0.5, 2.0, -1.0, -1.0), (1.5, -2.0, 3.0, 3.0),
     (0.5, -2.0, 1.6, 0.0),
@@ -137,7 +137,7 @@ def test_an_unknown_loss_or_a_bad_configuration_is_refused(name, config, message
 
 
 def reference_adamw(weight, gradients, params):
-    """One scalar weight, written out from the paper."""
+    """Return one scalar weight after the steps, by the formulas of the paper."""
     m = v = 0.0
     for t, g in enumerate(gradients, 1):
         m = params.beta1 * m + (1 - params.beta1) * g
@@ -194,7 +194,7 @@ def test_no_gradient_moves_nothing():
     ("given", "message"),
     [
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
-        ({"learning_rate": None}, "learning_rate is NaN or infinite"),  # as the SDK sends them
+        ({"learning_rate": None}, "learning_rate is NaN or infinite"),  # the SDK sends them as null
         ({"eps": "1"}, "eps is 1"),
         ({"beta1": 1.0}, "below 1"),
         ({"momentum": 0.9}, "unknown momentum"),
@@ -217,7 +217,7 @@ def test_microbatches_hold_every_position_once_and_little_padding():
         assert batch.ids.size <= ROWS or len(batch.members) == 1
         flat = batch.ids.ravel()[batch.rows]
         np.testing.assert_array_equal(flat, batch.targets[:, 0])
-        assert batch.inputs["weights"].sum() == len(batch.rows)  # each counts once by default
+        assert batch.inputs["weights"].sum() == len(batch.rows)  # weight 1 is the default
         seen += batch.members
     assert sorted(seen) == list(range(6))
 

@@ -1,4 +1,4 @@
-"""A launcher whose runs use an engine that goes away and comes back, and what its workers say."""
+"""A launcher and its workers while the engine of their runs goes away and comes back."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def _job(engine: job_model.Engine | None) -> job_model.Job:
 
 
 class Engine:
-    """What is found of it, and a scene of runs that use it."""
+    """A fake engine, and a scene of runs that use it."""
 
     def __init__(self, scene: Any, home: Path) -> None:
         self.scene, self.home = scene, home
@@ -66,11 +66,11 @@ def make_engine(make_scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_nothing_is_started_while_no_engine_answers(make_engine):
-    """And what is started then gets the address where it is, without another launch."""
+    """Runs that start later get its new address without another launch."""
     scene, engine = make_engine(2)
     engine.info = None
     scene.step()
-    assert scene.observed()["unreachable"] is None  # it may be too busy for a moment
+    assert scene.observed()["unreachable"] is None  # the engine may be too busy for a moment
     assert not scene.step(60).finished
     observed = scene.observed()
     advice = f"no engine answers at {FIRST}: start it with `sweeper "
@@ -88,7 +88,7 @@ def test_nothing_is_started_while_no_engine_answers(make_engine):
 
 @pytest.mark.parametrize("record", [None, b'{"env_file": 7}'])
 def test_a_launcher_waits_until_it_can_record_the_engine_address(make_engine, record):
-    """The record of the launch is gone, or damaged: the launcher says so, and starts nothing."""
+    """The record of the launch is missing or damaged: the launcher says so, and starts nothing."""
     scene, engine = make_engine(1)
     recorded = scene.store.read(scene.folder.service)
     if record is None:
@@ -106,7 +106,7 @@ def test_a_launcher_waits_until_it_can_record_the_engine_address(make_engine, re
 
 
 def test_runs_lost_with_the_engine_cost_no_retry(make_engine):
-    """Nor does it hold the sweep, though all fail alike; also when launchers come and go."""
+    """The sweep is not held either, though all fail alike; a new launcher does the same."""
     scene, engine = make_engine(4, max_parallel=4)
     scene.step()
     engine.info = None
@@ -128,13 +128,13 @@ def test_runs_lost_with_the_engine_cost_no_retry(make_engine):
 
 @pytest.mark.parametrize(("url", "ended"), [(FIRST, False), (SECOND, True)])
 def test_runs_waiting_at_a_stale_engine_address_are_ended(make_engine, url, ended):
-    """The SDK would ask for ever. At the same address it is told, and fails by itself."""
+    """Their SDK would retry for ever. At the same address it gets an error, and the run fails."""
     scene, engine = make_engine(1)
     run = scene.ids[0]
     scene.step()
     engine.info = None
     scene.step(1000)
-    assert scene.backend.cancelled == []  # it may come back
+    assert scene.backend.cancelled == []  # the engine may come back
     engine.back(url)
     scene.scheduler = scene.new_scheduler()
     for _ in range(3):
@@ -149,7 +149,7 @@ def test_runs_waiting_at_a_stale_engine_address_are_ended(make_engine, url, ende
 
 
 def test_an_environment_that_cannot_be_changed_is_waited_for(make_engine):
-    """Runs would be sent to the old address."""
+    """Runs would get the old address."""
     scene, engine = make_engine(1)
     Path(engine.env_file).write_text("{")
     engine.back(SECOND)
@@ -164,16 +164,16 @@ def test_an_environment_that_cannot_be_changed_is_waited_for(make_engine):
 @pytest.mark.parametrize(
     ("now", "reason", "message"),
     [
-        ("t1", "error", "error"),  # it is there: the recipe's own fault
+        ("t1", "error", "error"),  # the engine is there: the recipe's fault
         ("t2", "error", "service"),
         (None, "incomplete", "service"),
         (None, "timeout", "service"),
-        (None, "oom", "oom"),  # which no engine is the cause of
+        (None, "oom", "oom"),  # an engine is never the cause
     ],
 )
 def test_a_worker_blames_the_service_only_if_the_engine_is_gone(now, reason, message):
     with answering(lambda _: (200, {"service": lifecycle.SERVICE, "started": now})) as served:
-        url = served if now else "http://127.0.0.1:9"  # where nobody listens
+        url = served if now else "http://127.0.0.1:9"  # no server is there
         outcome = Judged(event=Event.FAILED, code=1, signal=None, reason=reason, detail=None)
         job = _job(job_model.Engine(url, "t1"))
         blamed = blame(job, outcome)

@@ -1,4 +1,4 @@
-"""What the beginning of a request says of whom it is for, when the rest of it is too large."""
+"""The model and the number of a request that is too large, from its beginning."""
 
 import json
 

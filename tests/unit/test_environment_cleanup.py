@@ -1,4 +1,4 @@
-"""Secrets stay on a machine only as long as a job there has not read them."""
+"""Secrets stay on a machine only until its jobs have read them."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from sweeper.testing import FakeClock
 
 
 class Left:
-    """A sweep that a launcher here has started two runs of, and whose file is at `path`."""
+    """A sweep with two runs started by a launcher here, and its environment file `path`."""
 
     def __init__(self, scene: Any) -> None:
         self.scene, self.clock = scene, FakeClock()
@@ -27,7 +27,7 @@ class Left:
         self.at_work = scene.ids[:2]
 
     def remove_unneeded_environment(self, *after_a_second: Any) -> float:
-        """Let go, and see how long it took; `after_a_second` happens meanwhile."""
+        """Remove it, call `after_a_second` meanwhile, and return the seconds it took."""
         happens = list(after_a_second)
 
         def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What a launch will use is said by what earlier runs used, or not at all."""
+"""The expected usage of a launch, from earlier runs or from the recipe, or none."""
 
 import json
 from pathlib import Path
@@ -100,7 +100,7 @@ if __name__ == "__main__":
 def reckoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    """`reckoned(estimate)`: what `sweeper plan` says of four runs whose recipe reckons so."""
+    """Return a function from a recipe's estimate to what `sweeper plan` says of four runs."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a file that grows, who follows it has what is in it."""
+"""Whatever happens to a growing file, a follower of it gets its content."""
 
 import os
 import random
@@ -17,7 +17,7 @@ NAME = "runs/x/metrics.jsonl"
 
 
 class Reader:
-    """What somebody has who adds what is told, and begins anew when told so."""
+    """A follower that adds what is read, and starts again when told so."""
 
     def __init__(self, store: Store, *, lines: bool, most: int | None) -> None:
         self._store, self._most = store, most
@@ -40,7 +40,7 @@ def whole_lines(data: bytes) -> bytes:
 
 
 def some(chance: random.Random) -> bytes:
-    """A few lines that no other has, the last of them perhaps half a line."""
+    """Return a few unique lines; the last may be incomplete."""
     text = "".join(f"{chance.random()}\n" for _ in range(chance.randrange(1, 60)))
     return text[: len(text) - chance.choice([0, 0, 7])].encode()
 
@@ -70,7 +70,7 @@ def test_a_growing_local_file_is_followed(seed, most, lines, tmp_path):
             os.utime(path, ns=(number * 10**9, number * 10**9))
         look = reader.look()
         there = path.read_bytes() if path.exists() else b""
-        if there:  # of one that is gone, or empty, there is nothing new to tell
+        if there:  # a missing or empty file gives nothing new
             assert look == (whole_lines(there) if lines else there), kind
 
 

@@ -1,4 +1,4 @@
-"""What a sweep has used, and has yet to use, is said by its own runs that have ended."""
+"""What a sweep has used and will use, computed from its ended runs."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ from sweeper.tui.poller import Poller
 
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs that succeeded, were retried, are at work, and are to come; one of another size."""
+    """Write runs that succeeded, were retried, are running or planned; one of another size."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     row = {"tinker_id": "m", "prefill": 1, "sample": 1, "train": 1000}
     (tmp_path / "models.json").write_text(json.dumps([row]))
@@ -50,7 +50,7 @@ def _used(tokens: int) -> dict[str, Any]:
 
 @pytest.fixture
 def root(sweep: Any, tmp_path: Path) -> str:
-    """As its launcher has published it."""
+    """Publish the usage as its launcher does; return the root."""
     del sweep
     folder = SweepFolder(LocalStore(str(tmp_path / "root")), "study")
     context = Context(folder, open_backend("local", "study", folder.address, {}))
@@ -66,7 +66,7 @@ def test_status_shows_used_and_expected_tokens(root, capsys):
     main(["status", "study", "--root", root, "--json"])
     costs = json.loads(capsys.readouterr().out)["costs"]
     assert (costs["used"]["tokens"], costs["used"]["usd"]) == (3000, 3.0)
-    # 400 of the one at work, 1,000 of the next; the examples are those that took one attempt.
+    # 400 of the running one, 1,000 of the next; runs with one attempt are the examples.
     assert (costs["to_come"]["tokens"], costs["untold"]) == (1400, 1)
     main(["status", "study", "--root", root])
     text = capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_watch_shows_used_and_expected_dollars(root):
 
 
 def test_the_forecast_from_runs_equals_the_published_one(root):
-    """Which is what a report goes by."""
+    """The report uses the forecast from runs."""
     usage = SweepFolder(open_store(root), "study").read_observations().usage
-    for _ in range(2):  # the second time from what is remembered
+    for _ in range(2):  # the second time from the cache
         assert forecast_of(Registry(root).sweep("study")) == usage._replace(time=None)
