@@ -2,8 +2,8 @@
 
     python tests/chaos/big_sweep.py [--seed N]
 
-The sweep has `max_parallel: 8`, and is launched as a user does it. Its launcher is killed ten times
-on the way, and the tmux server once.
+The sweep has `max_parallel: 8`, and is launched as a user does it. During the sweep, the launcher
+is killed ten times, and the tmux server once.
 
 Everything is as shipped (a lease of 60 s, heartbeats every 5 s), except the recipe, a toy of about
 a second. Exit code 1 unless everything is complete after relaunching and the ledger agrees.
@@ -63,8 +63,7 @@ def main() -> int:
 
     began, killed, server = time.monotonic(), 0, 0
     with own_tmux():
-        # One launcher is killed for every share of the runs; the server when half of them are
-        # done.
+        # Kill a launcher after each equal share of the steps, and the server after half of them.
         while True:
             launcher = start()
             share = int(RUNS * STEPS * (killed + 1) / (KILLS + 2))

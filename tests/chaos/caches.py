@@ -3,7 +3,7 @@ compares the reading verbs with the filled cache and with an empty one:
 
     python tests/chaos/caches.py [--sequences 1000] [--seed 1]
 
-Exit code 1 when two answers differ, or one is a bug in sweeper.
+Exit code 1 when two outputs differ, or a verb fails with a bug in sweeper.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Fixtures of the chaos tests. The tests are the quick part; `run.py` makes the large counts from
+"""Fixtures of the chaos tests. The tests are the quick part; `run.py` kills far more processes with
 the same harness."""
 
 import tempfile
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from harness.real import Sweep
 
-# Forked launchers find these imported.
+# Forked launchers inherit these imports.
 import sweeper.backends.local.backend
 import sweeper.launcher.launching
 import sweeper.planner.plan
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory if possible, for thousands of files whose durability does not matter."""
+    """Yield a folder, in memory if possible, for thousands of files that need not be durable."""
     place = Path("/dev/shm")  # noqa: S108 - a folder is made in it that nobody can guess
     with tempfile.TemporaryDirectory(dir=place if place.is_dir() else tmp_path) as folder:
         yield Path(folder)
@@ -33,7 +33,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def make_sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
-    """Makes sweeps of toys, each in a folder of its own, and ends what they started."""
+    """Yield a function that makes sweeps of toys, each in a new folder; end their processes."""
     made: list[Sweep] = []
 
     def make(**options: Any) -> Sweep:

@@ -2,9 +2,9 @@
 
     python tests/chaos/crowd.py --runs 2000
 
-Part of `make chaos`. Exit code 1 when a run is lost or done twice, or when at any look more of the
-launcher's children were zombies than twice the jobs at once: those that ended since its last look,
-and those that had recorded their outcome before it, and had still to exit.
+Part of `make chaos`. Exit code 1 when a run is lost or done twice, or when more of the launcher's
+children were zombies at a time than twice the jobs at once: these can be jobs that ended since its
+last poll, and jobs that had recorded their outcome before it but not yet exited.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main() -> int:
             seconds=0,
             launch={"max_parallel": AT_ONCE},
             lease=60,
-            spec={"poll": 0.5},  # as shipped: most jobs end between two looks
+            spec={"poll": 0.5},  # as shipped: most jobs end between two polls
         )
         try:
             began = time.monotonic()

@@ -1,10 +1,9 @@
-"""Runs hundreds of runs of `sft` at once on this machine, in panes of tmux, on an engine of their
-own:
+"""Runs hundreds of runs of `sft` at once on this machine, in panes of tmux, on a separate engine:
 
     python tests/chaos/live_runs.py --runs 300 --steps 60
 
 The fork server of the recipes is killed when a third of them train, the launcher and the tmux
-server when all of them do. It prints the cost of the runs, and continues to their end. Exit code 1
+server when all of them do. It prints the cost of the runs, and waits for their end. Exit code 1
 when not all succeed, when a step is missing or repeated in a run's metrics, or when runs that are
 repeated one at a time and undisturbed reach other values.
 """
@@ -133,7 +132,7 @@ class Trial:
         return counts
 
     def bad(self) -> int:
-        """Return how many have failed."""
+        """Return how many runs have failed."""
         return self.states().get("failed", 0)
 
     def wrong(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs `grids/pipeline.yaml` itself while its launcher is killed:
+"""Runs `grids/pipeline.yaml` while its launcher is killed:
 
     python tests/chaos/pipeline.py --kills 20 --seed 1
     python tests/chaos/pipeline.py --kills 5 --small
@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 
 class Trial:
-    """One launch of the grid from start to end, in a folder of its own."""
+    """One launch of the grid from start to end, in its own folder."""
 
     def __init__(self, folder: Path, changes: tuple[str, ...]) -> None:
         self.folder, self.changes = folder, changes
@@ -126,7 +126,7 @@ class Trial:
 
 
 def _left(run: RecordedRun, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parts of a run's files that must be the same at any time."""
+    """Return the parts of a run's files that may not depend on time."""
     lines = (Path(run.path) / "metrics.jsonl").read_text().splitlines()
     rows = [
         {key: value for key, value in row.items() if not key.startswith(_BY_THE_CLOCK)}

@@ -7,9 +7,9 @@ killed. In the second it must learn the cap, which changes to a fifth and to 1.6
 Part of `make chaos`. Weights are 1, 1 and 2. With `--xmux .venv-cookbook/bin/python`
 tinker-cookbook's xmux starts as many runs on an engine of the same cap, for comparison.
 
-Runs are checked by a ledger of their own, seats by the engine's records. Exit code 1 when a run is
-lost or done twice, when one failed, when the engine gets more requests than the given cap, or when
-slots stay idle or are not shared by weight.
+A ledger checks the runs, and the engine's records check the seats. Exit code 1 when a run is lost,
+done twice or failed, when the engine gets more requests than the given cap, or when slots stay idle
+or are not shared by weight.
 """
 
 import argparse
@@ -235,7 +235,7 @@ launch_swarm(jobs, SwarmConfig(sweep_name="s", control_window_cmd="sleep 3600"))
 
 
 def beside(folder: Path, python: str, size: Size) -> None:
-    """Print the results of tinker-cookbook's xmux with as many runs."""
+    """Print the results of tinker-cookbook's xmux with the same number of runs."""
     ledger, began = folder / "ledger", time.monotonic()
     with own_tmux(), engine(folder / "home", size.cap) as served:
         info = lifecycle.find(str(folder / "home"))

@@ -43,7 +43,7 @@ def _launch(sweep: Toys) -> "subprocess.Popen[bytes]":
 
 
 def quick(top: Path, cluster: Cluster, runs: int) -> bool:
-    """Run quick runs on `local` and on Ray, as many at once."""
+    """Run quick runs on `local` and on Ray, with the same number at once."""
     took: dict[str, float] = {}
     good = True
     for backend in ("local", "ray"):

@@ -2,8 +2,8 @@
 sweeps run: `python tests/chaos/remote_kills.py [--kills 200] [--seed 1]`, or `make chaos`.
 
 Sweeps of quick runs follow each other until there were enough kills. A killed launcher is started
-again. Prints the kills and what the ledger, which is written outside the program, says of the runs;
-exit code 1 if one was lost or done twice.
+again. Prints the kills, and the runs' results by the ledger, which is written outside the program;
+exit code 1 if a run was lost or done twice.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def one_sweep(
     deadline = time.monotonic() + _LONGEST_SECONDS
     code: int | None = None
     with (folder / "output").open("ab") as output:
-        while code not in (0, 3):  # 3: some runs have failed, which the ledger tells
+        while code not in (0, 3):  # 3: some runs have failed; the ledger is checked later
             launcher = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
             while True:
                 with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Makes the large counts: `python tests/chaos/run.py`, or `make chaos`.
+"""Kills thousands of launchers and workers: `python tests/chaos/run.py`, or `make chaos`.
 
 Prints a table of kills and of the runs' outcomes; exit code 1 when anything was lost, doubled or
 wrong.
@@ -33,7 +33,7 @@ import sweeper.planner.plan
 import sweeper.scheduler.progress
 import sweeper.testing
 
-# Forked launchers find these imported.
+# Forked launchers inherit these imports.
 from sweeper.sweep.folder import SweepFolder
 from sweeper.testing import Fault
 

@@ -2,12 +2,12 @@
 Prints a table of the faults and their results; exit code 1 when a run was lost or done twice, or a
 wrong state was reported.
 
-The story (launch, the launcher killed, another, a cancel, a retry, `status`, `ls`) is some 400
-requests long. A fault recurs after a fixed number of requests, so that a pass over as many starting
-points strikes every request.
+The story (a launch, its launcher killed, another launch, a cancel, a retry, `status`, `ls`) makes
+about 400 requests. A fault recurs after a fixed number of requests, so that one story for each of
+as many starting points strikes every request.
 
-    --every N     requests between two faults of a story (60), half as many again for lasting ones:
-                  otherwise a launch might never reach its first look at the sweep
+    --every N     requests between two faults of a story (60); 1.5 times as many for lasting faults:
+                  otherwise a launch might never begin to read the sweep
     --kinds A,B   only these (see harness/s3_proxy.py); `error*4` lasts for four tries
     --step N      only every Nth of the starting points (1)
     --abreast N   stories at once (6)

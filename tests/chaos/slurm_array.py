@@ -46,7 +46,7 @@ class Outage:
         self.away = self.over = False
 
     def look(self) -> None:
-        """Begin or end it when it is time."""
+        """Begin or end the absence when it is time."""
         now = time.monotonic()
         if self.over or now < self._from:
             return

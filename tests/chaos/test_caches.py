@@ -1,4 +1,4 @@
-"""Cached data of runs agree with their files; `caches.py` makes the large count."""
+"""Cached data of runs agree with their files; `caches.py` tries many more sequences."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Wrong clocks: an hour off on one side or the other, losing time with every look, and set forward
-and back, by a second and by a year, while everything is at work."""
+"""Wrong clocks of the launcher or the workers: an hour off, losing time at each reading, and set
+forward and back, by a second and by a year, during the sweep."""
 
 import glob
 import itertools
@@ -35,7 +35,7 @@ OF_WORKERS = ("-1y", "-31536002", "+1y", "+31539600")  # never the right year, o
 def test_the_time_of_day_decides_nothing(
     make_sweep: Sweeps, launcher: dict[str, float], worker: dict[str, float]
 ) -> None:
-    """A launcher is killed on the way: no run is started twice, none is reported lost."""
+    """A launcher is killed meanwhile: no run is started twice, none is reported lost."""
     sweep = make_sweep(runs=4, seconds=0.8, lease=1.5)
     settings = {"beat": 0.2, **worker}
     first = sweep.start(worker=settings, **launcher)
@@ -56,8 +56,8 @@ def test_the_time_of_day_decides_nothing(
 def test_a_launcher_and_its_workers_are_killed_together(
     make_sweep: Sweeps, clock: dict[str, float]
 ) -> None:
-    """As when a machine goes down: runs at work are lost after the lease, and done again. Leases
-    use the launcher's own monotonic clock: they expire, and not at once."""
+    """As when a machine goes down: running runs are lost after the lease, and done again. Leases
+    use the launcher's own monotonic clock: they expire, but not at once."""
     sweep = make_sweep(runs=3, seconds=0.8, lease=1.0, mode="waits")
     first = sweep.start(**clock)
     until(lambda: len({run for run, _, _ in sweep.rows()}) == 2)
@@ -72,11 +72,11 @@ def test_a_launcher_and_its_workers_are_killed_together(
 
 @pytest.mark.skipif(not FAKETIME, reason="no faketime: `make faketime` installs it")
 def test_clocks_that_are_set_while_all_is_at_work(make_sweep: Sweeps) -> None:
-    """Clocks are set by faketime, under a real launcher, which is killed on the way, and real
-    workers, each with its own time of day. Files have the kernel's time, as those of a remote
-    store have the store's. No run may get a wrong state."""
+    """faketime sets the clocks of a real launcher, which is killed meanwhile, and of real workers.
+    Files have the kernel's time, as files of a remote store have the store's. No run may get a
+    wrong state."""
     launch = {"timeout": "60s", "env": {"LD_PRELOAD": ""}}
-    # No worker that is suspended for a moment is silent for so long; most clocks are set by more.
+    # The lease is longer than a busy machine delays a worker, and shorter than most clock changes.
     sweep = make_sweep(runs=3, seconds=1.2, lease=20.0, launch=launch, mode="holds-2")
     files = [sweep.folder / "launcher.time", sweep.folder / "workers.time"]
     through = ["env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={files[0]}"]
@@ -86,7 +86,7 @@ def test_clocks_that_are_set_while_all_is_at_work(make_sweep: Sweeps) -> None:
 
     def set_clocks() -> None:
         for file, setting in zip(files, settings, strict=True):
-            # Atomically, like a clock: a file that is empty for a moment means the right time.
+            # Atomically: while a file is empty, the clock has the right time.
             fresh = file.with_suffix(".new")
             fresh.write_text(f"{next(setting)}\n")
             fresh.replace(file)

@@ -1,4 +1,4 @@
-"""Many quick runs, and machines without room for more: nothing is left behind, runs are not
+"""Many quick runs, and machines that cannot start more: no process is left behind, no run is
 blamed, and a waiting launcher says why."""
 
 import os
@@ -15,10 +15,10 @@ from sweeper.sweep.states import ENDED, Event
 
 
 def test_quick_runs_leave_no_zombies(make_sweep: Sweeps) -> None:
-    """A launcher reaps every job that has ended, also when none is open as it looks. At most as
-    many end between two looks as run at once, plus as many that were about to exit at the first
-    look: their outcomes were recorded, so others took their place. (`crowd.py` does it with
-    2,000.)"""
+    """A launcher reaps every job that has ended, also when none is open at a poll. Between two
+    polls, at most twice `max_parallel` jobs end: those that ran, and those whose outcome was
+    recorded but which had not exited, so that others took their place. (`crowd.py` has 2,000
+    runs.)"""
     sweep = make_sweep(runs=24, seconds=0, launch={"max_parallel": 6}, spec={"poll": 1.5})
     launching = sweep.start()
     with Sampled(launching.pid) as sampled:
@@ -29,7 +29,7 @@ def test_quick_runs_leave_no_zombies(make_sweep: Sweeps) -> None:
 
 
 def test_a_user_with_too_few_processes(make_sweep: Sweeps) -> None:
-    """Twelve runs at once would take several times the processes and threads that this user may
+    """Twelve runs at once would need several times the processes and threads that this user may
     have. The launcher waits, slows down and says why; no run fails because of it."""
     if os.getuid() or not (shutil.which("setpriv") and shutil.which("prlimit")):
         pytest.skip("it takes root to be another user, whose processes are counted by themselves")

@@ -127,7 +127,7 @@ def test_a_store_that_vanishes_and_comes_back(make_sweep: Sweeps) -> None:
     recipe that writes into its folder just then fails; this one does not.)"""
     sweep = make_sweep(runs=4, steps=4, seconds=1.6, mode="silent:holds-1")
     launching = sweep.start()
-    until(lambda: len(sweep.rows()) == 2)  # a step of each of two, which then wait
+    until(lambda: len(sweep.rows()) == 2)  # one step of each of two runs, which then wait
     away = sweep.root.with_name("away")
     sweep.root.rename(away)
     sweep.root.mkdir()

@@ -91,7 +91,7 @@ def serve(make_sweep: Sweeps, tmp_path: Path) -> Iterator[Callable[..., Served]]
 
 
 def test_killed_and_started_again_on_its_port_twice(serve: Callable[..., Served]) -> None:
-    """Without retries: an engine's crash costs none."""
+    """Without retries: an engine's crash uses up none."""
     served = serve(retries=0)
     launching = served.sweep.start()
     url = served.info.url
@@ -105,7 +105,7 @@ def test_killed_and_started_again_on_its_port_twice(serve: Callable[..., Served]
 
 
 def test_its_port_is_taken_when_it_comes_back(serve: Callable[..., Served]) -> None:
-    """The launcher finds it, and ends runs that would retry the old address for ever."""
+    """The launcher finds the new port, and ends runs that would retry the old address for ever."""
     served = serve(retries=0)
     served.hold.touch()
     launching = served.sweep.start()
@@ -116,7 +116,7 @@ def test_its_port_is_taken_when_it_comes_back(serve: Callable[..., Served]) -> N
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((host, int(port)))
-        taken.listen()  # and never answers anybody
+        taken.listen()  # and never answer
         served.start()
         assert not served.info.url.endswith(f":{port}")
         assert launching.wait(300) == 0
@@ -130,7 +130,7 @@ def test_its_port_is_taken_when_it_comes_back(serve: Callable[..., Served]) -> N
 def test_while_there_is_none_nothing_is_started_and_that_is_told(
     serve: Callable[..., Served],
 ) -> None:
-    """Also not by a launcher that was killed meanwhile, and started again. A user who stops an
+    """A launcher that was killed and started again starts nothing either. A user who stops an
     engine that a sweep uses is warned."""
     served = serve(retries=0)
     served.hold.touch()
@@ -143,8 +143,8 @@ def test_while_there_is_none_nothing_is_started_and_that_is_told(
     assert refused.returncode == 6 and f"{served.sweep.root}/{NAME}" in refused.stderr
     served.kill()
     first.kill()
-    for process in served.sweep.workers():  # as a machine that goes down takes all with it
-        with suppress(psutil.NoSuchProcess):  # its guard was quicker
+    for process in served.sweep.workers():  # as when the machine goes down
+        with suppress(psutil.NoSuchProcess):  # its guard has ended it before
             process.kill()
     served.sweep.rest()
     served.hold.unlink()

@@ -1,5 +1,5 @@
-"""A sweep whose runs are forked from a fork server, which is killed repeatedly, with keepers of
-runs and launchers. The result is checked against the recipe's own ledger."""
+"""A sweep whose runs are forked from a fork server. The server, keepers of runs and launchers are
+killed repeatedly. The result is checked against the recipe's own ledger."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def servers(shell: Any) -> list[int]:
 
 
 def keepers(shell: Any) -> list[int]:
-    """Return the keepers whose server is alive: each the parent of a recipe."""
+    """Return the keepers whose server is alive. Each is the parent of a recipe."""
     pids: list[int] = []
     for server in servers(shell):
         with suppress(OSError):
@@ -76,7 +76,7 @@ def keepers(shell: Any) -> list[int]:
 
 
 def kill(pids: list[int], chance: random.Random) -> int:
-    """Kill one of them; returns how many there were."""
+    """Kill one of these processes; returns how many were killed."""
     if not pids:
         return 0
     try:

@@ -21,8 +21,8 @@ from sweeper.sweep.states import Event
 @pytest.mark.timeout(1200)  # on a slow machine each launch takes longer, and has more calls
 @pytest.mark.parametrize("kind", ["kill", "kill_after"])
 def test_sigkill_at_calls_of_store_and_backend(make_sweep: Sweeps, kind: str) -> None:
-    """Kills at every eleventh call of a launch from its very first to its last, before the call is
-    made and after it is done. (`run.py` takes every one; the simulation takes every one too.)"""
+    """Kills at every eleventh call of a launch, from the first to the last, before or after the
+    call is done. (`run.py` and the simulation kill at every call.)"""
     number, code = (1 if kind == "kill" else 6), -9
     while code == -9:
         sweep = make_sweep()
@@ -30,7 +30,7 @@ def test_sigkill_at_calls_of_store_and_backend(make_sweep: Sweeps, kind: str) ->
         assert code in (0, -9), sweep.log.read_text()
         sweep.finish_well(once=True)
         number += 11
-    assert number > 25  # a launch has more calls, the more the slower
+    assert number > 25  # a launch makes more calls, and a slow one makes even more
 
 
 def test_sigkill_again_and_again(make_sweep: Sweeps) -> None:
@@ -60,7 +60,7 @@ def test_out_of_memory(make_sweep: Sweeps) -> None:
     sweep = make_sweep(runs=3, mode="waits")
     with memory_group(1 << 16) as procs:
         launching = sweep.start(fork=False)
-        # There is room for both: a worker that it starts in the group would be killed too.
+        # First both workers start: one that starts in the group would be killed too.
         until(lambda: len(sweep.rows()) == 2)
         procs.write_text(str(launching.pid))  # from now on it uses too much memory
         assert launching.wait() == -9
@@ -119,10 +119,10 @@ def test_submissions_that_go_wrong(make_sweep: Sweeps, fault: str) -> None:
 def test_the_reply_to_an_exclusive_create_is_lost(
     make_sweep: Sweeps, fault: str, event: str
 ) -> None:
-    """The launcher's create: `twice` is a request that was sent again, and finds its own file."""
+    """`twice`: the launcher's request is sent again, and finds the launcher's own file."""
     sweep = make_sweep(runs=4)
     faults = dict.fromkeys(range(1, 40, 2), fault)
-    # A launcher gives up, and says so, only if its very first round fails.
+    # A launcher gives up, with a message, only if its first round fails.
     assert sweep.start(faults=faults, only=f"{event}.json").wait() in (0, 6)
     sweep.finish_well(once=True)
 
@@ -139,7 +139,7 @@ def test_the_reply_to_a_workers_create_is_lost(make_sweep: Sweeps, fault: str, e
 
 
 def test_a_plan_that_is_added_to_while_launchers_are_killed(make_sweep: Sweeps) -> None:
-    """The sweep grows by a run at each launch; the launcher is killed soon after it has begun."""
+    """The sweep grows by a run at each launch; the launcher is killed soon after its start."""
     sweep = make_sweep(runs=2)
     for number in range(3, 7):
         sweep.spec["grid"]["grid"]["x"] = list(range(number))
@@ -150,7 +150,7 @@ def test_a_plan_that_is_added_to_while_launchers_are_killed(make_sweep: Sweeps) 
 
 
 def test_never_more_than_max_parallel(make_sweep: Sweeps) -> None:
-    """However often the launcher is killed and started again, two jobs at most are at work."""
+    """However often the launcher is killed and started again, at most two jobs run."""
     sweep, chance, most = make_sweep(runs=8, seconds=0.5), random.Random(9), [0]
 
     def watch() -> None:

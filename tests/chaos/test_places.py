@@ -1,6 +1,6 @@
-"""One sweep under several names: a live worker is found by any path, link, mount, home or process
-namespace of its launcher, or the next one. By the ledger, there is no second attempt while a
-worker lives there, however long it is silent."""
+"""One sweep under several names: a launcher finds a live worker under any path, link, mount, home
+or process namespace of itself or of the launcher before it. The ledger shows no second attempt
+while a worker lives, however long it is silent."""
 
 import subprocess
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ NAMESPACES = {
 
 @pytest.fixture
 def other_socket(tmux_socket: str) -> Iterator[str]:
-    """Another tmux server, removed afterwards."""
+    """Yield the name of another tmux server, and end it afterwards."""
     name = f"{tmux_socket}-b"
     yield name
     subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, check=False)
 
 
 def _other_name(sweep: Sweep, way: str, socket: str) -> dict[str, Any]:
-    """Give a second launcher another name of the sweep."""
+    """Make another name of the sweep for a second launcher; returns the changes to its spec."""
     other = sweep.folder.parent / f"{sweep.folder.name}-{way}"
     if way == "home":
         identity = Path(sweep.environment["SWEEPER_HOME"], "identity")
@@ -40,7 +40,7 @@ def _other_name(sweep: Sweep, way: str, socket: str) -> dict[str, Any]:
     if way == "link":
         other.symlink_to(sweep.folder)
         return {"folder": str(other)}
-    if way == "dots":  # above the link's target, which differs from what its name says
+    if way == "dots":  # the parent of the link's target, not of the link
         (sweep.folder / "below").mkdir()
         other.symlink_to(sweep.folder / "below")
         return {"folder": f"{other}/.."}
@@ -71,7 +71,7 @@ def test_a_worker_that_is_silent_is_found_by_another_name(
 
 
 def test_a_job_at_work_is_stopped_by_another_name(make_sweep: Sweeps, other_socket: str) -> None:
-    """The other tmux server has no window of it: its process is signalled, at once."""
+    """The other tmux server has no window of the job, so its process is signalled at once."""
     spec: Any = {"worker": {"beat": 600}}
     sweep = make_sweep(runs=1, backend="tmux", spec=spec, mode="waits")
     first = sweep.start()

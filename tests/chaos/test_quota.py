@@ -38,7 +38,7 @@ def _only_account(account: Account) -> str:
 
 
 def test_a_limit_that_moves_is_followed(memory: Path) -> None:
-    """The limit is not given, and changes meanwhile."""
+    """The limit is not configured, and changes during the sweeps."""
     account = Account(memory, 2, [(1, 150), (2, 250)], cap=12, most=24, length=6)
 
     def learned() -> int:

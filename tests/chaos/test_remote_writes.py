@@ -1,4 +1,4 @@
-"""What launchers and workers write to an S3 that fails at each request in turn: directly, and
+"""Writes of launchers and workers to an S3 that fails at each request in turn: directly, and
 through the process that they share."""
 
 import json
@@ -34,7 +34,7 @@ _TRIES = 20
 
 
 def _until_it_works(action: Callable[[], T]) -> T:
-    """Return what `action` does, as a process does that repeats it while the store fails."""
+    """Return the result of `action`, repeated while the store fails, as processes do it."""
     for _ in range(_TRIES):
         try:
             return action()
@@ -126,8 +126,8 @@ def _retry_and_note(folder: SweepFolder) -> None:
 def test_what_is_written_to_a_settled_sweep_is_shown(
     s3_root: str, kind: str, first: int, moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Retries and notes whose requests fail, each in turn. A reader that looks between them and
-    after them never shows an earlier listing."""
+    """Each request of retries and notes fails in turn. A reader that lists between and after them
+    never shows an outdated listing."""
     index, last, strikes = first, first, list[int]()
     while index <= last:
         root = f"{s3_root}/{index}"

@@ -1,5 +1,5 @@
-"""A failing S3: a part of what `s3_faults.py` does with every request, checked by the ledger, by
-exit codes and by the output of `status` and `ls`. And workers' machines without room."""
+"""A failing S3: some of the faults that `s3_faults.py` applies to every request, checked by the
+ledger, exit codes and the output of `status` and `ls`. And workers' machines without room."""
 
 import json
 import tempfile
@@ -28,15 +28,15 @@ from sweeper.sweep.states import State
 SOME = (
     Fault("cut", 29, 4, 97),
     Fault("late", 23, 1, 61),
-    # More listings apart than one refused launch makes: otherwise every launch can meet a stale
-    # listing when it checks the store, and rightly refuses to start.
+    # The interval has more listings than a refused launch makes: otherwise each launch could get a
+    # stale listing when it checks the store, and rightly refuse to start.
     Fault("stale", 4, 3, 23),
 )
 
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder with a path that is short enough for sockets."""
+    """Yield a folder with a path that is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="s3-") as folder:
         yield Path(folder)
 
@@ -72,8 +72,7 @@ def test_a_probe_that_goes_wrong_blames_no_store(
 
 
 def _read(root: str, cache: Path) -> tuple[list[object], list[str]]:
-    """Read the runs of the finished sweep by a snapshot. Return what is shown, and what could not
-    be read."""
+    """Read the runs of the finished sweep by a snapshot. Return their records and the errors."""
     errors: list[str] = []
     try:
         contents = Contents(Folder(root, str(cache)))
@@ -89,8 +88,8 @@ def _read(root: str, cache: Path) -> tuple[list[object], list[str]]:
 def test_results_are_packed_and_read_right_or_not_at_all(
     s3_root: str, kind: str, first: int, moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whichever request of the packing or of a reader is lost, refused or late: what a reader shows
-    without an error is what was recorded."""
+    """Any request of the packing or of a reader may be lost, refused or late: a reader that shows
+    no error shows what was recorded."""
     store = open_store(s3_root)
     ids = [f"{number:012x}" for number in range(17)]
     runs = [{"id": run, "name": run, "cell": run, "seed": None, "config": {}} for run in ids]
@@ -162,8 +161,8 @@ def test_the_spool_has_no_room(moto: str, short: Path, tmp_path: Path, lacks: st
             shown, reasons = "", set[str]()
 
             def reports_no_room() -> bool:
-                """Return the reason of a waiting run. While all are being started again, none has
-                a reason."""
+                """Return whether a waiting run has a reason. While all are being started again,
+                none has one."""
                 nonlocal shown, reasons
                 _, shown, _ = trial.run("status", NAME, "--json")
                 reasons = {run["reason"] for run in json.loads(shown)["runs"] if run["reason"]}
@@ -173,7 +172,7 @@ def test_the_spool_has_no_room(moto: str, short: Path, tmp_path: Path, lacks: st
             if reasons != {"limit"} or "No space" not in shown:
                 trial.lies.append(f"status says {shown}")
             disk.free()
-            # A recipe that is in the middle of writing fails by itself, and rightly.
+            # Wait for the others: a recipe that is just writing would rightly fail by itself.
             trial.until(lambda: trial.rows("waits") and _ended(trial) == 2, "all but one to end")
             disk.fill()
             Path(f"{trial.ledger}.go").touch()

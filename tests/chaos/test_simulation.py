@@ -15,9 +15,9 @@ SEEDS = 30
 @pytest.mark.parametrize("places", [1, 2])
 @pytest.mark.parametrize("fault", list(Fault))
 def test_one_fault_at_every_call(memory: Path, fault: Fault, places: int) -> None:
-    """Strikes each of the launcher's store and backend calls in turn, until a launcher reaches its
-    end unharmed. Whatever the fault, every run has one attempt and has succeeded; with two places,
-    no attempt is at both, and no run is lost or doubled."""
+    """Each of the launcher's store and backend calls fails in turn, until a launcher ends before
+    the fault. Every run has one attempt and has succeeded; with two places, no attempt is at both,
+    and no run is lost or doubled."""
     number, struck, options = 0, True, dict[str, Any]()
     if places == 2:
         shares = [{"backend": name, "max_parallel": 1} for name in ("fake", "spare")]
@@ -29,7 +29,7 @@ def test_one_fault_at_every_call(memory: Path, fault: Fault, places: int) -> Non
         assert result.most_at_work <= 2
         # Jobs that the backend has accepted are found there, and not submitted again.
         assert fault is Fault.TWICE or not result.submitted_again
-    assert number > 60  # it did complete a whole sweep
+    assert number > 60  # the calls are those of a whole sweep
 
 
 @pytest.mark.parametrize("spare", [False, True])

@@ -23,8 +23,8 @@ READ_ONLY = "Read-only file system"
 
 @pytest.fixture
 def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    """Run a command about a sweep; returns exit code and both outputs. None may be a
-    bug of ours."""
+    """Return a function that runs a command in a sweep's folder; it returns exit code and both
+    outputs, and fails at a bug in sweeper."""
 
     def run(sweep: Sweep, *words: str) -> tuple[int, str, str]:
         monkeypatch.setenv("SWEEPER_HOME", sweep.environment["SWEEPER_HOME"])
@@ -50,7 +50,7 @@ def _waiting(make_sweep: Sweeps) -> Sweep:
 
 
 def _is_over_as_it_should_be(sweep: Sweep, disk: SmallDisk) -> None:
-    """Check that all succeeded, at the first attempt."""
+    """Check that all succeeded at the first attempt, and left no temporary files."""
     sweep.finish_well(once=True)
     unfinished = {path for path in sweep.folder.rglob(".tmp-*") if ".filler" not in path.parts}
     left = unfinished - disk.cut
@@ -161,8 +161,8 @@ READS = (
 def test_the_cache_has_no_room(
     make_sweep: Sweeps, typed: Typed, lacks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading verbs give the same output with a cache that takes nothing, or only a part, or is
-    the cache of before."""
+    """The output of reading verbs is right if their cache cannot be written, whether it is empty or
+    has older results."""
     sweep = make_sweep()
     made = written.Written(sweep.root, "s", {"lr": [1, 2, 3]})
     for lr in (1, 2, 3):

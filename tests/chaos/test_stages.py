@@ -1,6 +1,5 @@
-"""A real launcher of a pipeline, killed (SIGKILL) twenty times in the middle: the same runs with
-the same values as without kills, and none started twice, by the runs' own records in another
-place."""
+"""A real launcher of a pipeline, killed (SIGKILL) twenty times in the middle: it has the same runs
+and values as without kills. The runs' own records elsewhere show that none was started twice."""
 
 import json
 import os
@@ -109,8 +108,7 @@ def _results(grid: Path) -> dict[str, Any]:
 
 @pytest.mark.timeout(900)
 def test_a_pipeline_whose_launcher_is_killed_twenty_times(tmp_path: Path) -> None:
-    """The killer may be slow, and the pipeline over before: then another one gets the rest of the
-    kills."""
+    """If the pipeline ends before all kills are done, another one gets the rest of them."""
     whole = _grid(tmp_path / "whole")
     assert not _launch(whole)
     wanted = _results(whole)

@@ -33,7 +33,7 @@ def _say(sweep: Sweep, *arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def done(make_sweep: Sweeps) -> Sweep:
-    """A finished sweep of two runs, one of them failed."""
+    """Return a finished sweep of two runs."""
     sweep = make_sweep(runs=2, steps=2, seconds=0.02)
     assert sweep.finish() == 0
     return sweep

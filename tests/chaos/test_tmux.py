@@ -40,13 +40,13 @@ def _pids(sweep: Sweep) -> list[int]:
 def _no_session(sweep: Sweep) -> bool:
     try:
         return TmuxServer().session(f"{sweep.store.root}/{NAME}") is None
-    except Unreachable:  # it is just about to exit
+    except Unreachable:  # the server is about to exit
         return False
 
 
 def _at_work(sweep: Sweep) -> bool:
-    """Return whether both recipes that there is room for have begun. An interpreter that is just
-    starting is no worker yet, and a hangup ends it."""
+    """Return whether two recipes, as many as run at once, have begun. A worker's interpreter that
+    is just starting does not ignore a hangup yet."""
     return len({run for run, _, _ in sweep.rows()}) == 2
 
 
@@ -66,7 +66,7 @@ def test_the_server_is_killed(make_sweep: Sweeps, tmux_socket: str) -> None:
 
 
 def test_the_server_is_killed_and_so_are_its_jobs(make_sweep: Sweeps, tmux_socket: str) -> None:
-    """Lost after the lease, and started again, however many there were."""
+    """All jobs are lost after the lease, and started again."""
     sweep = make_sweep(backend="tmux", runs=4, lease=1.0, mode="waits")
     launching = sweep.start(fork=False)
     until(lambda: _at_work(sweep))
@@ -121,7 +121,7 @@ def test_a_window_is_closed_by_the_user(make_sweep: Sweeps, tmux_socket: str) ->
 
 def _signal(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
-        # One whose heartbeat was late when tmux died may have been given up, and have ended.
+        # A worker whose heartbeat was late when tmux died may count as lost, and have ended.
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
@@ -129,12 +129,12 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 def test_a_stopped_worker_wakes_up_beside_a_newer_attempt(
     make_sweep: Sweeps, tmux_socket: str
 ) -> None:
-    """A worker of which this machine knows nothing, as if it were on another. Tmux is killed,
-    worker and recipe get SIGSTOP: lost after the lease, attempt 2 is opened and succeeds. SIGCONT:
-    the old worker finds the newer attempt and stops, its outcome overrides nothing, and its late
-    output is in a folder of its own."""
+    """The worker is hidden, as if it were on another machine. tmux is killed, worker and recipe get
+    SIGSTOP: they are lost after the lease, and attempt 2 succeeds. After SIGCONT the old worker
+    finds the newer attempt and stops, its outcome overrides nothing, and its late output is in its
+    own folder."""
     spec: Any = {"hidden": True}
-    # However late this test stops it, the first attempt is not over by then.
+    # The first attempt waits at step 25, so that it cannot end before this test stops it.
     mode = "first:holds-25"
     sweep = make_sweep(
         backend="tmux", runs=1, steps=30, seconds=4.5, lease=1.0, spec=spec, mode=mode

@@ -58,7 +58,7 @@ COMMAND = [sys.executable, "-I", "-S", "-c", TELL.replace("{", "{{"), "{log_path
 
 
 def _echoing(make_sweep: Sweeps, kind: str, values: list[str], **options: object) -> Sweep:
-    """Make a sweep with a run for each value, whose recipe writes down what it got."""
+    """Make a sweep with a run for each value; its recipe records the value that it gets."""
     sweep = make_sweep(command=COMMAND, launch={"max_parallel": 6}, **options)
     grid = sweep.spec["grid"]
     grid["base"] = {}

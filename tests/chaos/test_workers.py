@@ -32,8 +32,8 @@ def _body(sweep: Sweep, event: Event, attempt: int = 1) -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", ["kill", "kill_after"])
 def test_sigkill_at_calls_of_the_workers_store(make_sweep: Sweeps, kind: str) -> None:
-    """Kills at every fourth call of the worker's, before it is made or after it is done: the next
-    attempt does the run. (`run.py` takes every one.)"""
+    """Kills at every fourth store call of the worker, before or after it is done: the next attempt
+    does the run. (`run.py` kills at every call.)"""
     number, killed = (1 if kind == "kill" else 3), True
     while killed:
         sweep = make_sweep(runs=2, seconds=0.05, launch={"retries": 2})
@@ -75,13 +75,13 @@ def _each_step_once(sweep: Sweep) -> None:
 
 
 def test_a_stopped_worker_goes_on(make_sweep: Sweeps, tmp_path: Path) -> None:
-    """SIGSTOP for three leases; its job exists, so that no other attempt is started."""
+    """SIGSTOP for three leases: the job exists, so no other attempt is started."""
     diary = tmp_path / "d"
     strikes = {"seed": 1, "kinds": ["stop"], "within": 0, "most": 9, "diary": str(diary)}
     sweep = make_sweep(runs=1, seconds=0.5, lease=1.0, mode="waits")
     launching = sweep.start(worker={"beat": 0.2, "strikes": strikes})
     until(diary.exists)
-    Path(f"{sweep.ledger}.go").touch()  # else a run may be over before the assassin is there
+    Path(f"{sweep.ledger}.go").touch()  # otherwise a run could end before the assassin acts
     sweep.end_well(launching, once=True)
 
 
@@ -114,7 +114,7 @@ def test_a_kill_at_every_byte_of_a_metrics_append(make_sweep: Sweeps) -> None:
         ).read_bytes()
         assert second.startswith(first[: first.rfind(b"\n") + 1])
         assert second.endswith(b"}\n")
-        assert second.count(b"\n") in (3, 4)  # step 1 is whole twice where nothing was torn
+        assert second.count(b"\n") in (3, 4)  # step 1 occurs twice if its first line was not torn
 
 
 def _into(procs: Path) -> list[str]:
@@ -124,7 +124,7 @@ def _into(procs: Path) -> list[str]:
 
 
 def test_out_of_memory_in_a_control_group(make_sweep: Sweeps) -> None:
-    """The kernel kills the recipe, which is the largest; its worker survives and records the
+    """The kernel kills the recipe, the largest process; its worker survives and records the
     reason."""
     sweep = make_sweep(runs=1, mode="memory")
     with memory_group(96 << 20) as procs:
@@ -138,10 +138,10 @@ def test_out_of_memory_in_a_control_group(make_sweep: Sweeps) -> None:
 
 def test_a_worker_is_out_of_memory(make_sweep: Sweeps) -> None:
     """The kernel kills the worker itself, which is in its launcher's control group, as in a
-    container: the launcher reports the reason, and the next attempt does the run. A later SIGKILL
-    that is not the kernel's is not reported as out of memory."""
+    container: the launcher reports the reason, and starts the run again. A later SIGKILL that is
+    not the kernel's is not reported as out of memory."""
     sweep = make_sweep(runs=1, mode="first:waits:memory", seconds=1.5, launch={"retries": 2})
-    # The second attempt exists until it is struck, however late that is.
+    # The second attempt sleeps until it is killed, however late that is.
     second = 'test "$SWEEPER_ATTEMPT" != 2 || exec sleep 600; exec "$@"'
     sweep.spec["grid"]["command"] = ["sh", "-c", second, "sh", *sweep.spec["grid"]["command"]]
     with memory_group(160 << 20) as procs:
@@ -173,8 +173,8 @@ def test_out_of_address_space(make_sweep: Sweeps) -> None:
 
 
 def _process_with_pid(pid: int) -> "subprocess.Popen[bytes] | None":
-    """Start another process with a pid that was used before; None if the kernel cannot be asked
-    for it."""
+    """Start another process with a pid that was used before; None if the kernel does not allow
+    it."""
     last = Path("/proc/sys/kernel/ns_last_pid")
     sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
     for _ in range(300):

@@ -19,7 +19,7 @@ def main(pid: int, kind: str, seconds: float, diary: str, token: str) -> None:
     time.sleep(seconds)
     groups = recipes(pid)
     while kind == "recipe" and not groups and os.getppid() == pid:
-        time.sleep(0.01)  # on a busy machine it is not there yet
+        time.sleep(0.01)  # on a busy machine the recipe has not started yet
         groups = recipes(pid)
     if os.getppid() != pid:
         return  # the worker has ended already

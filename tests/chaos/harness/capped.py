@@ -37,7 +37,7 @@ class Capped(Service):
                 cap = int((self.home / "cap").read_text() or gate.limit or 0)
                 if cap != gate.limit:
                     gate.limit = cap
-                    gate.leave("")  # admits those for whom there is room now
+                    gate.leave("")  # admits waiting sessions up to the new cap
                 inside, waiting = list(gate.inside()), gate.waiting()
                 line = {"time": time.time(), "cap": cap}
                 line |= {"inside": self._whose(inside), "waiting": self._whose(waiting)}

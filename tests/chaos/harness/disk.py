@@ -79,7 +79,7 @@ class Disk:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Make the store use it."""
+        """Make the store use this disk during the block."""
         sweeper.store.local.os = sweeper.common.atomic.os = self  # type: ignore[assignment]
         try:
             yield

@@ -1,11 +1,11 @@
 """Runs the real launcher and the real worker, in separate processes, with faults.
 
     entry.py launch SPEC              what `sweeper launch --wait` does
-    entry.py drive SPEC               what a launcher left to itself does
+    entry.py drive SPEC               what a detached launcher does
     entry.py worker SPEC FOLDER TOKEN what `python -m sweeper.worker.main FOLDER TOKEN` does
 
-`SPEC` is JSON (see `Spec`), or a file of it. The product has no hooks for this: stores, backends
-and intervals are replaced here, before its own code is called.
+`SPEC` is JSON (see `Spec`), or the path of a file with it. The product has no hooks for this:
+stores, backends and intervals are replaced here, before its own code is called.
 """
 
 import json
@@ -32,11 +32,11 @@ class Spec(TypedDict, total=False):
     store of a run's first worker. `only`: count only the calls that contain this text. `no_space`:
     the first of three writes for which the disk is full. `clock`: seconds by which the time of day
     is off. `hidden`: neither a lock nor the process table shows workers, as if they were on
-    another machine. `window`: seconds for which a launcher that was slowed stays so. `step_back`:
-    seconds that it loses with every look. `strikes`: for workers, the seed and the kinds of
+    another machine. `window`: seconds for which a launcher that was slowed stays slow. `step_back`:
+    seconds that the clock loses at each reading. `strikes`: for workers, the seed and the kinds of
     interference by an assassin. `backoff`: factor of the waits between attempts. `workers_time`:
-    the file by which faketime sets the clock of the workers. `engine_patience`: seconds that
-    attempts get whose engine has moved."""
+    the file by which faketime sets the clock of the workers. `engine_patience`: seconds that an
+    attempt gets after its engine has moved."""
 
     folder: str
     grid: dict[str, Any]
@@ -168,7 +168,7 @@ def _broken_places(places: Any, faults: Any) -> Any:
 
 
 def set_everywhere(name: str, value: Any) -> None:
-    """Give `name` another value in every module of sweeper's that has it."""
+    """Set `name` in every imported module of sweeper that has it."""
     if value is None:
         return
     loaded = [module for key, module in sys.modules.items() if key.partition(".")[0] == "sweeper"]
@@ -179,7 +179,7 @@ def set_everywhere(name: str, value: Any) -> None:
 
 
 def _set_clock(spec: Spec) -> None:
-    """Set another time of day. The monotonic clock cannot be set, and stays."""
+    """Change the time of day, but not the monotonic clock."""
     if "clock" not in spec and "step_back" not in spec:
         return
     true_time, true_gmtime, looks = time.time, time.gmtime, 0
@@ -206,7 +206,7 @@ def _fill_disk(number: int) -> None:
             writes += 1
             if number <= writes < number + 3:
                 if len(data) > 1 and writes == number:
-                    return true_write(descriptor, bytes(data[: len(data) // 2]))  # the last room
+                    return true_write(descriptor, bytes(data[: len(data) // 2]))  # fills the disk
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return true_write(descriptor, data)
 
@@ -234,14 +234,13 @@ def _tell(summary: Any) -> None:
 
 
 def _sleep_beside_faketime() -> None:
-    """Work around faketime, whose clock_nanosleep mistakes a time of the monotonic clock for one
-    of the day."""
+    """Work around faketime, whose clock_nanosleep mistakes a monotonic time for a time of day."""
     if "FAKETIME_TIMESTAMP_FILE" in os.environ:
         time.sleep = lambda seconds: select.select((), (), (), seconds) and None
 
 
 def main(arguments: list[str]) -> int:
-    _sleep_beside_faketime()  # before anything takes the name
+    _sleep_beside_faketime()  # before any module imports `sleep`
     verb, text, *rest = arguments
     spec = json.loads(text if text.startswith("{") else Path(text).read_text())
     from sweeper.errors import SweeperError

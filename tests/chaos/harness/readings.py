@@ -28,7 +28,7 @@ _KEYS = (None, ["loss"], ["other", "late"])
 
 
 class Difference(NamedTuple):
-    """Two different answers to one question; `after` is the change that came before."""
+    """Two different answers to one question; `after` is the last change before it."""
 
     question: str
     cached: str
@@ -37,8 +37,8 @@ class Difference(NamedTuple):
 
 
 def check(folder: Path, seed: int, steps: int = 8, count: int = 4) -> list[Difference]:
-    """Run one sequence: after each of `steps` changes, ask some questions. Ends with the first
-    that has two answers, or an answer that is a bug in sweeper."""
+    """Run one sequence: after each of `steps` changes, ask some questions. Stops at the first
+    question that has two answers, or whose answer is a bug in sweeper."""
     rng = random.Random(seed)
     if rng.random() < 0.3:
         places = [memory_place(f"memory://caches-{os.getpid()}-{seed}/{name}") for name in "ab"]
@@ -64,8 +64,8 @@ def check(folder: Path, seed: int, steps: int = 8, count: int = 4) -> list[Diffe
 
 @contextlib.contextmanager
 def _tuned(rng: random.Random) -> Generator[None]:
-    """Lower the thresholds of readers by size, count and age, so that few small files reach them.
-    Time has passed, or has not: a file that changed just now is not trusted."""
+    """Lower the readers' thresholds of size, count and age at random, so that few small files reach
+    them. (Readers may not trust a file that has just changed.)"""
     tuned = [
         (sources, "MOMENT", rng.choice((0, 0, sources.MOMENT))),
         (runs_module, "_LARGE", rng.choice((0, 100_000))),
@@ -168,7 +168,7 @@ def _tried(call: Callable[[], Any]) -> Callable[[], str]:
 
 
 def _plain(value: Any) -> str:
-    """Return any value of ours as a text with all its contents."""
+    """Return a value as a text with all its contents."""
     if isinstance(value, np.ndarray):
         return repr(value.tolist())
     if is_dataclass(value):

@@ -30,8 +30,8 @@ NAME = "toys"
 
 
 class Launching:
-    """A launcher's process: forked from this one, which saves its imports, half of its life, or a
-    new interpreter."""
+    """A launcher's process: a new interpreter, or forked from this one, which saves the imports
+    (half of its time)."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -45,7 +45,7 @@ class Launching:
         return self.code
 
     def wait(self, seconds: float = 240) -> int:
-        """Return its exit code; minus the signal that ended it."""
+        """Wait for its end. Returns its exit code, or minus the signal that ended it."""
         until(lambda: self.poll() is not None, seconds, "the launcher does not end")
         assert self.code is not None
         return self.code
@@ -154,7 +154,7 @@ class Sweep:
         return process.pid
 
     def finish(self, verb: str = "launch", most: int = 5, **changes: Any) -> int:
-        """Launch, again if it ends before all is done; returns the last exit code."""
+        """Launch until all runs have ended, at most `most` times; returns the last exit code."""
         code = -1
         for _ in range(most):
             code = self.start(verb, **changes).wait()
@@ -207,14 +207,14 @@ class Sweep:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 words = process.cmdline() or ["tmux"]
-                # tmux itself, and the windows that watch, are no jobs.
+                # tmux itself, and windows with `status` or `watch`, are not jobs.
                 if words[0] != "tmux" and not {"status", "watch"} & {*words}:
                     jobs += [process] * any(str(self.folder) in word for word in words)
         ours = {os.getpid(), *(launching.pid for launching in self.launched)}
         return [process for process in jobs if process.pid not in ours]
 
     def rest(self) -> None:
-        """Wait until no job of the sweep is at work any more."""
+        """Wait until no job of the sweep is running."""
         until(lambda: not self.workers(), 60, f"workers of {self.folder} go on")
 
     def clean(self) -> None:

@@ -1,8 +1,8 @@
 """Two places with sweeps of the same names, and random changes: records are written, extended,
 replaced, copied over, damaged, repaired and removed.
 
-The contents are similar (values of one width, few names, restored file times), so that only the
-files themselves distinguish them.
+The files are similar (values of one width, few names, restored file times), so that often only
+their contents differ.
 """
 
 import json
@@ -140,7 +140,7 @@ def memory_place(root: str) -> Place:
 
 
 class World:
-    """The places, and their possible changes; all follows from `rng`."""
+    """The places, and their random changes, which `rng` determines."""
 
     def __init__(self, places: list[Place], rng: random.Random) -> None:
         self.places, self.rng = places, rng
@@ -203,8 +203,8 @@ class World:
                 place.remove(path)
 
     def _copy_sweep(self, place: Place) -> str:
-        """Copy a sweep over another of any name in any place; existing files are
-        removed or not."""
+        """Copy a sweep over any other, in any place; the other's files are removed first or
+        not."""
         source = self.rng.choice(self.places)
         old, new = self.rng.choice(SWEEPS), self.rng.choice(SWEEPS)
         if (source, old) == (place, new):
@@ -249,7 +249,7 @@ class World:
         return "roots"
 
     def _grow(self, place: Place) -> str:
-        """Append lines, or to data in parts another part."""
+        """Append lines to a file, or a part to data in parts."""
         files = self._files(place, ".jsonl", "stdout.log")
         parts = [path for path in self._files(place) if ".parts/" in path]
         if not files + parts:
@@ -258,7 +258,7 @@ class World:
         if path in parts:
             folder = path.rpartition("/")[0]
             end = sum(len(place.read(part)) for part in parts if part.startswith(f"{folder}/"))
-            if self.rng.random() < 0.3:  # it is whole, and its parts may go
+            if self.rng.random() < 0.3:  # write the whole file beside its parts
                 mine = sorted(
                     (p for p in parts if p.startswith(f"{folder}/")),
                     key=lambda p: int(p[len(folder) + 1 :]),
@@ -423,7 +423,7 @@ class _Writer:
         return made
 
     def rows(self, count: int) -> bytes:
-        """Return lines of metrics, awkward ones among them; the last one may lack its end."""
+        """Return lines of metrics, some of them awkward; the last one may be incomplete."""
         lines: list[str] = []
         first = self._rng.randrange(0, 5)
         for step in range(first, first + count):

@@ -1,5 +1,5 @@
 """A small cluster for `s3_world`: a process that has imported everything forks the typed commands
-and the workers, as a cluster's controller would. So nothing loads Python twice.
+and the workers, as a cluster's controller would. So Python starts only once.
 """
 
 import gc
@@ -36,7 +36,7 @@ def load() -> None:
 
 
 def _shorten() -> None:
-    """Shorten waits, for all that is forked from here."""
+    """Shorten waits in this process and its forks."""
     from harness.entry import set_everywhere
     from sweeper.planner import arguments as planner_arguments
     from sweeper.scheduler import failures
@@ -95,7 +95,7 @@ class Cluster:
         return _ask(self.path, request)
 
     def close(self) -> None:
-        """End it, and what it has started."""
+        """End the controller and its processes."""
         with suppress(OSError):
             self.ask(op="end")
         os.waitpid(self.pid, 0)

@@ -1,4 +1,4 @@
-"""An S3 that fails at a chosen request: a proxy in front of one that works.
+"""An S3 that fails at a chosen request: a proxy in front of a working S3.
 
 Every request is counted, from 1. A `Fault` describes the failure; `Proxy.requests` records the
 requests and those that were struck. Threads of this process serve it.

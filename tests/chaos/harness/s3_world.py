@@ -1,5 +1,6 @@
-"""A small sweep on a failing S3: launched, its launcher killed, taken over, a run cancelled and
-another retried, and looked at. Everything except the S3 and the backend is as users have it.
+"""A small sweep on a failing S3. Its launcher is killed, another takes over, one run is cancelled,
+another is retried, and the output of `status` and `ls` is checked. Everything except the S3 and the
+backend is as users have it.
 """
 
 import ctypes
@@ -74,8 +75,8 @@ class Wrong(Exception):
 
 
 class Trial:
-    """One sweep, in a bucket of its own; `type` and `run` execute a user's commands, `lies`
-    collects wrong reports."""
+    """One sweep, in a new bucket; `type` and `run` execute a user's commands, `lies` collects wrong
+    reports."""
 
     def __init__(self, folder: Path, upstream: str, fault: Fault | None) -> None:
         self.folder = folder
@@ -123,8 +124,8 @@ class Trial:
         return self.cluster.ask(op="type", **request), out
 
     def ended(self, pid: int, out: Path) -> tuple[int, str, str]:
-        """Return its exit code and both outputs. None may be a bug in sweeper, nor silent about a
-        failure."""
+        """Wait for a command's end; returns its exit code and both outputs. A bug in sweeper, or a
+        failure without its reason, is added to `lies`."""
         self.until(lambda: self.has_ended(pid), f"{out.name} to end")
         code = self.cluster.ask(op="code", pid=pid)
         shown, errors = out.read_text(), Path(f"{out}.err").read_text()
@@ -206,17 +207,16 @@ class Trial:
             self.lies.append(f"the launch ended with {code}, not 3: {errors[-400:]}")
         code, _, errors = self.run("retry", NAME, "--wait", "--plain")
         if code == 0 and self.fault is not None and self.fault.kind == "stale":
-            # A lagging listing shows none that has failed.
+            # A stale listing can hide the failed run from the first retry.
             code, _, errors = self.run("retry", NAME, "--wait", "--plain")
         if code == 0 and self.fault is not None:
-            # It was requested before, by a command that then ended because the store was
-            # unavailable.
+            # An earlier command can have requested the retry before the store failed.
             code, _, errors = self.run("launch", "grid.yaml", "--wait", "--plain")
         for words in (("retry", NAME), ("launch", "grid.yaml")):
             if self.fault is not None and self.fault.kind == "stale" and not self.made_good():
-                # Nor does it show the request to the launcher that was started for it.
+                # A stale listing can also hide the request from the launcher started for it.
                 code, _, errors = self.run(*words, "--wait", "--plain")
-        if code != 3:  # of the run that was cancelled
+        if code != 3:  # 3 because of the cancelled run
             self.lies.append(f"retry ended with {code}, not 3: {errors[-400:]}")
         self.until(lambda: not self.cluster.ask(op="at_work"), "the workers to end")
         self.look(over=True)
@@ -253,7 +253,7 @@ class Trial:
                 self.lies.append(f"status says {states[run]} of a run that is at work")
 
     def verdict(self) -> Verdict:
-        """Return the verdict by the ledger, and by the metrics as a reader finds them."""
+        """Return the verdict by the ledger and by the metrics that a reader gets."""
         from sweeper import Registry
         from sweeper.store.opening import open_store
         from sweeper.sweep.states import State
@@ -288,16 +288,16 @@ Story = Callable[[Trial], Verdict]
 
 
 def _names_the_store(shown: str, errors: str) -> bool:
-    """Return whether an end because of the store says so: in a line, or in the
-    output of `--json`."""
+    """Return whether the output of a failed command, also with `--json`, names the store or another
+    launcher."""
     if shown.startswith("{") and not errors:
         return any("s3://" in problem for problem in json.loads(shown)["problems"])
     return "s3://" in errors or "another launcher" in errors
 
 
 def _begin(folder: Path, upstream: str, fault: Fault | None, story: Story) -> tuple[int, int]:
-    """Play the story once in a process of its own; returns its id, and the path of its result.
-    `folder` is empty, and short enough for a socket."""
+    """Play the story once in a new process; returns its id, and a descriptor to read the result
+    from. `folder` is empty, and its path is short enough for a socket."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -363,6 +363,6 @@ def trials(
 
 @contextmanager
 def moto() -> Generator[str]:
-    """The address of moto's S3, in a process of its own."""
+    """Yield the address of moto's S3, which runs in a separate process."""
     with serving() as (address, _):
         yield address

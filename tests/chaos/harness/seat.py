@@ -54,7 +54,7 @@ def main(ledger: str, seconds: str, log_path: str) -> int:
             break
         if status == 200:
             raise SystemExit(f"no training client: {answer}")
-        if answer.get("queue_state_reason") and not reported:  # as the SDK says it, but at once
+        if answer.get("queue_state_reason") and not reported:  # the SDK's message, without delay
             reason = answer["queue_state_reason"]
             print(f"Model creation for tiny/qwen3 is paused. Reason: {reason}.", flush=True)
             reported = True
@@ -70,8 +70,8 @@ def main(ledger: str, seconds: str, log_path: str) -> int:
 
 
 def job(given: list[str]) -> None:
-    """The same as a job of tinker-cookbook's xmux: the run's name, then the
-    arguments of `main`."""
+    """Run `main` as a job of tinker-cookbook's xmux: the first argument is the run's name, the
+    others are those of `main`."""
     os.environ |= {"SWEEPER_RUN": given[0], "SWEEPER_ATTEMPT": "1", "SWEEPER_ROOT": "xmux"}
     main(*given[1:])
 

@@ -54,7 +54,7 @@ class Seated(Job):
     def act(self) -> None:
         waits = self.phase == "training" and not self.world.seats.ask(self)
         if waits != self.waits or (waits and self.world.clock.now >= self.beat_at):
-            self.waits = waits  # workers say so at once
+            self.waits = waits  # workers report this at once
             self._beat()
         if not waits:
             super().act()
@@ -84,14 +84,14 @@ class Sweeping(World):
 
     @property
     def at_work(self) -> int:
-        """Return submitted jobs that have not ended."""
+        """Return the number of submitted jobs that have not ended."""
         return len({job.token for job in self.jobs if not job.gone})
 
 
 class Account:
     """The sweeps, each with a weight and a number of runs. `slots` is the user's limit for the
-    service; `deal` returns the faults of a launcher that is started; `length` is a factor of the
-    runs' duration."""
+    service; `deal` returns the faults of each new launcher; `length` is a factor of the runs'
+    duration."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Account:
         self.over = slots or cap
 
     def run(self, until: Callable[[], bool] | None = None, *, most: float = 20_000.0) -> None:
-        """Let time pass until all is done, or `until` says so."""
+        """Let time pass until all sweeps are done, or `until` returns true."""
         deadline = self.clock.now + most
         while not all(sweep.done for sweep in self.sweeps):
             assert self.clock.now < deadline, "stuck"

@@ -62,7 +62,7 @@ class Result(NamedTuple):
 
 
 class Job:
-    """A worker as others see it. `ending` is how it will end."""
+    """A worker as other processes see it. `ending` is how it will end."""
 
     def __init__(self, world: "World", run: str, attempt: int, ending: str) -> None:
         self.world, self.run, self.attempt, self.ending = world, run, attempt, ending
@@ -115,7 +115,7 @@ class Job:
             self.phase = "gone"
             if world.random.random() < 0.5:  # the backend may answer for either copy
                 self.backend.end(self.token, 0)
-                if self.token in world.vanished:  # all that can be known now is that it died
+                if self.token in world.vanished:  # only its death can be known now
                     world.truth(self, failed=True)
             return
         self.phase = "training"
@@ -170,7 +170,7 @@ class Job:
         times = {"started": self.began, "ended": self.world.workers_time(), "wall_s": 1.0}
         usage = {"max_rss_bytes": 1, "host": "here"}
         outcome = {"code": code, "signal": None, "reason": reason, "detail": None}
-        with suppress(AlreadyExists):  # ours, whose reply was lost
+        with suppress(AlreadyExists):  # this worker's event, if the reply was lost
             self._record(event, **outcome, **times, **usage)
         self.phase = "gone"
         self.world.truth(self, failed=event is Event.FAILED)
@@ -185,8 +185,8 @@ class Job:
 
 class World:
     """A sweep of `runs` runs. `endings` maps a run's number to the endings of its first, second,
-    ... attempt; others succeed. `spare`: it has a second place, and `trouble` decides, once a
-    tick, the state of the two."""
+    ... attempt; others succeed. `spare`: it has a second place, and `trouble` sets the state of
+    both places in each tick."""
 
     def __init__(
         self,
@@ -329,7 +329,7 @@ class World:
             self.launcher_kills += 1
             self.sleep(self.random.uniform(0, 10))
             return False
-        except StoreError:  # it ended with a message: somebody starts it again
+        except StoreError:  # it ended with a message: the user starts it again
             self.sleep(1.0)
             return False
         finally:
@@ -404,7 +404,7 @@ def _plan(ids: list[str], launch: Mapping[str, Any], service: str) -> dict[str, 
 def one_fault(
     root: Path, number: int, fault: Fault, *, once: bool = True, **options: Any
 ) -> tuple[Result, bool]:
-    """Run a sweep in which the launcher's call `number` fails; returns whether it got that far.
+    """Run a sweep in which the launcher's call `number` fails; also returns whether it was reached.
     `once`: no run may have had a second attempt because of it."""
     world = World(root, seed=number, **options)
     first = [Faults({number: fault})]
@@ -414,9 +414,9 @@ def one_fault(
 
 
 def by_seed(root: Path, seed: int, *, spare: bool = False) -> Result:
-    """Run a sweep with every kind of trouble: launchers killed at call after call, stores and
-    backends that fail or answer twice, workers killed, preempted, stalled. `spare`: it has two
-    places, each of which repeatedly refuses jobs and does not answer for a while."""
+    """Run a sweep with every kind of trouble: launchers killed again and again, stores and backends
+    that fail or answer twice, workers killed, preempted, stalled. `spare`: it has two places, each
+    of which repeatedly refuses jobs and does not answer for a while."""
     chance = random.Random(seed)
     runs = chance.randint(2, 5)
     endings = {n: _endings(chance) for n in range(runs)}

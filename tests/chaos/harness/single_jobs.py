@@ -26,7 +26,7 @@ def until_state(backend: Backend, token: str, state: JobState) -> JobStatus:
 
 def judge_earlier_sweep(opened: Callable[[Path], Backend], folder: Path, kind: str) -> None:
     """Remove a sweep whose jobs still exist, and make another in its folder: the jobs do not
-    belong to the new one, and one at work is waited for. `kind`: the backend's word for a job."""
+    belong to the new sweep, which waits for a running one. `kind`: the backend's word for a job."""
     before, jobs = opened(folder), [a_job(1, "true"), a_job(2)]
     tokens = [job.token for job in jobs]
     before.submit(jobs)

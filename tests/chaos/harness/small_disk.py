@@ -28,8 +28,8 @@ class SmallDisk:
         self._number = 0
 
     def fill(self) -> None:
-        """Fill it for good: a file that was being written meanwhile frees the room of the one that
-        it replaces."""
+        """Fill the disk, also with the room that is freed when a file that is being written
+        replaces another."""
         until(lambda: not self._unfinished() and not self._take(), why="the disk is never full")
 
     def _take(self) -> bool:
@@ -90,7 +90,7 @@ def can_mount(folder: Path) -> bool:
 
 @contextmanager
 def small_disk(folder: Path, lacks: str = "bytes") -> Generator[SmallDisk]:
-    """Skips if nothing can be mounted."""
+    """Yield a small disk mounted at `folder`. Skips if nothing can be mounted."""
     folder.mkdir(parents=True, exist_ok=True)
     if shutil.which("mount") is None:
         pytest.skip("there is no mount")

@@ -6,14 +6,14 @@ of metrics. `MODE` is a list of words, separated by `:`:
     plain       nothing else
     silent      no metrics: nothing in its folder
     resume      a checkpoint after every step; starts after the last one; a final one at the end
-    incomplete  the same without the final one
+    incomplete  as `resume`, without the final checkpoint
     fail        exit code 1 at the end
     first       the following words are for the first attempt only
     torn-N      write N bytes of the second step's metrics, and die by SIGKILL
     memory      take memory until there is none
     say-TEXT    print TEXT at the end
     waits       end only when there is a file LEDGER.go
-    holds-N     the same before step N
+    holds-N     begin step N only when there is this file
 """
 
 import json

@@ -18,8 +18,8 @@ _TOY = Path(__file__).with_name("toy.py")
 
 
 class Toys:
-    """Runs of the toy (see `toy.py`) with a grid of their own in `folder`; `grid` has its other
-    sections. `environment` are the variables of launchers."""
+    """Runs of the toy (see `toy.py`), with their grid in `folder`; `grid` has its other sections.
+    `environment` are the variables of launchers."""
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str], *, steps: int, seconds: float,

@@ -10,8 +10,8 @@ _SECONDS = 0.02
 
 
 class Sampled:
-    """Looks at the children of `pid` until the block ends. `most` is the largest number of zombies
-    at any of the `looks`, `last` that at the last one at which the process existed."""
+    """Counts the zombies among the children of `pid` until the block ends. `most` is the largest of
+    the `looks` counts, `last` the last one while the process existed."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
