@@ -56,7 +56,8 @@ async def go_on(url: str, grids: Path) -> None:
     """Continue with two clients of a new server over HTTP."""
     async with agents.connected(url) as client, agents.connected(url) as other:
         both = await asyncio.gather(until_over(client, "baseline"), until_over(other, "baseline"))
-        assert [answer["states"] for answer in both] == [{"succeeded": 2}] * 2  # the sweep went on
+        # The sweep continued after the kill.
+        assert [answer["states"] for answer in both] == [{"succeeded": 2}] * 2
         again = await agents.ask(client, "plan", grid="again.yaml")
         assert (again["runs_to_start"], len(again["reused"])) == (0, 2)
         higher = await agents.ask(client, "launch", grid="higher.yaml", why="a higher rate")
@@ -65,8 +66,8 @@ async def go_on(url: str, grids: Path) -> None:
         verdict = await agents.ask(client, "verdict", sweep="higher")
         assert ">higher: " in verdict["text"] and verdict["best"] == "lr=3e-2"
         cell = verdict["best"]
-        # The next grid is the report's own: the best is at the end of the rates. With more seeds it
-        # goes beyond the budget.
+        # The report proposes the next grid, since the best rate is at the edge. With more seeds, it
+        # exceeds the budget.
         (grids / "next.yaml").write_text(verdict["next_grid"])
         more = {"grid": "next.yaml", "overrides": ["seeds=4"]}
         refused = await other.call_tool("launch", more)

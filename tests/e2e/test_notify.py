@@ -1,4 +1,4 @@
-"""The end of a sweep is notified once, whoever is killed; broken receivers cost it nothing."""
+"""The end of a sweep is notified once despite kills. Broken receivers do not affect the sweep."""
 
 import json
 import socket
@@ -26,11 +26,11 @@ def test_an_end_is_notified_once_despite_kills(shell: Shell, tmp_path: Path, rec
     output = shell.run("launch", "grid.yaml", "--wait", "--plain")
     (line,) = [line for line in output.splitlines() if line.startswith("toys: ") and "[" in line]
     shell.until(lambda: receiver.taken)
-    shell.run("launch", "grid.yaml", "--wait", "--plain")  # there is nothing to do: no other end
+    shell.run("launch", "grid.yaml", "--wait", "--plain")  # nothing to do, so no second message
     shell.run("doctor", "notify", "toys")
     (message,) = receiver.taken
     assert message["kind"] == "end" and "6 succeeded" in message["text"] and message["verdict"]
-    assert line == f"toys: {message['verdict']}"  # with which a launch ends
+    assert line == f"toys: {message['verdict']}"  # the launch ends with this line
     contents = b"".join(path.read_bytes() for path in (tmp_path / "sweeps").rglob("*.json"))
     assert b"s3cret-in-the-address" not in contents
 
@@ -38,7 +38,7 @@ def test_an_end_is_notified_once_despite_kills(shell: Shell, tmp_path: Path, rec
 def test_unreachable_receivers_do_not_harm_the_sweep(
     shell: Shell, tmp_path: Path, receiver: Any
 ) -> None:
-    with socket.socket() as nobody:  # its port is taken, and nobody listens there
+    with socket.socket() as nobody:  # its port is bound, but not listening
         nobody.bind(("127.0.0.1", 0))
         away = f"127.0.0.1:{nobody.getsockname()[1]}"
         shell.environment |= {"HOOK": receiver.url, "SLACK": f"http://{away}/x"}
@@ -47,11 +47,11 @@ def test_unreachable_receivers_do_not_harm_the_sweep(
                 "notify:\n  webhook: $HOOK\n  slack: $SLACK\n"
                 f"  email: {{to: [a@b], sender: a@b, server: '{away}', tls: none}}\n"
             )
-        receiver.hold.clear()  # whoever asks waits for an answer
+        receiver.hold.clear()  # requests wait for a reply
         try:
             shell.run("launch", "grid.yaml", "--wait", "--plain")  # exit code 0
             shell.until_states({"succeeded": 6})
-            assert not receiver.taken  # the launcher is gone, and nobody has been told
+            assert not receiver.taken  # the launch has ended, and no message has arrived
             assert sum(shell.executed().values()) == 6 * 5  # each step of each run, once
             shell.until(lambda: receiver.asked)
             receiver.hold.set()
@@ -73,6 +73,6 @@ def _end_senders(folder: Path) -> None:
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if "notify" in words and any(str(folder) in word for word in words):
-            with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+            with suppress(psutil.NoSuchProcess):  # it has just ended
                 process.kill()
                 process.wait()

@@ -44,7 +44,7 @@ def test_nothing_of_its_plan_is_lost() -> None:
     document = json.loads(FILES["before/sweep.json"])
     plan = read(document, "sweep.json")
     del document["seal"]
-    document["launch"] = Launch().document() | document["launch"]  # what later versions added
+    document["launch"] = Launch().document() | document["launch"]  # settings of later versions
     assert {**plan.document(), "launches": list(plan.launches)} == {"launches": [], **document}
 
 
@@ -82,8 +82,8 @@ def test_its_values_are_what_they_were(root: Path) -> None:
 
 
 def test_it_is_retried_and_continued(root: Path) -> None:
-    """By what it says: the interpreter and the folder of another machine are not here."""
-    run(root, "retry", "before", "lr=0.1,seed=0", code=2)  # nobody has agreed
+    """With its own grid. Its interpreter and folder do not exist on this machine."""
+    run(root, "retry", "before", "lr=0.1,seed=0", code=2)  # without --trust
     (root / "toy.py").write_text(
         "import os, sys\nopen(sys.argv[3] + '/metrics.jsonl', 'a').close()\n"
     )

@@ -31,7 +31,7 @@ def test_a_suspended_reader_is_no_launcher(tmp_path: Path) -> None:
 def test_a_launcher_that_waits_for_a_deleted_sweep_locks_the_next_one(
     tmp_path: Path,
 ) -> None:
-    """A lock belongs to a file: that of a deleted sweep keeps no launcher from a new one."""
+    """A lock belongs to a file, so the lock of a deleted sweep does not block a new sweep."""
     store = LocalStore(str(tmp_path))
     store.create("s/sweep.json", b"{}")
     waiting, held, done = threading.Event(), threading.Event(), threading.Event()
@@ -46,7 +46,7 @@ def test_a_launcher_that_waits_for_a_deleted_sweep_locks_the_next_one(
     with lock.holding_sweep(SweepFolder(store, "s")):
         waiter.start()
         assert waiting.wait(60)
-        time.sleep(0.2)  # it has the file open by now, or it will open the new one
+        time.sleep(0.2)  # it has opened the old file by now, or it will open the new one
         store.remove(["s/sweep.json"])
     assert held.wait(60)
     try:

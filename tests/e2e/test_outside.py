@@ -60,7 +60,7 @@ print(launched.name, len(frame), frame["steps"].unique().tolist())
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment with sweeper's wheel and this environment's dependencies."""
+    """Return the bin folder of an environment with sweeper's wheel and our dependencies."""
     folder = tmp_path_factory.mktemp("elsewhere")
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*wheel, "--wheel-dir", str(folder), str(ROOT)], check=True)
@@ -79,7 +79,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The user's folder."""
+    """Return the user's folder."""
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "__init__.py").write_text("")
     (tmp_path / "recipes" / "mine.py").write_text(MINE)
@@ -136,7 +136,7 @@ def test_the_built_in_recipe_is_not_shadowed(environment: Path, project: Path, e
 
 
 def test_nothing_of_ours_lies_beside_the_package(environment: Path) -> None:
-    """A folder of the user's called `analysis` or `recipes` hides nothing, and is not hidden."""
+    """A user's folder `analysis` or `recipes` hides no module and is not hidden."""
     [site] = environment.parent.glob("lib/python*/site-packages")
     usual = ("pip", "setuptools", "distutils", "_distutils_hack", "pkg_resources", "borrowed")
     names = {path.name for path in site.iterdir() if not path.name.startswith((*usual, "__"))}

@@ -1,4 +1,4 @@
-"""Programs of users in interpreters and folders of their own, launched by the example grids."""
+"""Users' programs with their own interpreters and folders, launched by the example grids."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Shell(Typed):
-    """A user's folder, with the grids and a cache of the hub that has things in it."""
+    """A user's folder with the grids and a cache of the hub."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, ("HF_", "TINKER_"), HF_HOME=str(folder / "hf"))
@@ -35,7 +35,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def test_a_module_in_a_folder_and_an_interpreter_of_its_own(shell: Shell) -> None:
-    """The interpreter has chz, and no sweeper."""
+    """The interpreter has chz but not sweeper."""
     folder = shell.folder / "own"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     borrowed = sysconfig.get_path("purelib")
@@ -95,7 +95,7 @@ launch:
 
 
 def test_a_program_of_stages_without_a_field_for_its_folder_or_a_seed(shell: Shell) -> None:
-    """Its folder comes by a variable, its metrics lie deeper, and its replicates have no seed."""
+    """Its folder comes from a variable, its metrics are in a subfolder; replicates have no seed."""
     (shell.folder / "stages.py").write_text(STAGES)
     (shell.folder / "staged.yaml").write_text(STAGED)
     shell.run("launch", "staged.yaml", "--wait")
@@ -153,7 +153,7 @@ launch: {{backend: local}}
 def test_names_of_models_lead_to_the_engines_tokenizers(
     shell: Shell, engine: lifecycle.EngineInfo
 ) -> None:
-    """Aliases of the engine win over the user's cache, which stays as it is."""
+    """Aliases of the engine take precedence over the user's cache, which does not change."""
     cache = shell.folder / "hf" / "hub"
     cache.mkdir(parents=True)
     theirs = Path(engine.home, "hub", "models--tiny--qwen3")
@@ -180,7 +180,7 @@ def test_names_of_models_lead_to_the_engines_tokenizers(
     assert len(row["mine"]) == 5
     assert row["home"] == str(shell.folder / "hf")
     assert _contents(cache) == before
-    # Gone from the user's cache, gone for the next launch.
+    # After its removal from the user's cache, the next launch does not find the model.
     shutil.rmtree(cache / "models--me--mine")
     shell.run("launch", "names.yaml", "b=tiny/qwen3", "--wait", "--drop", code=3)
     (failed,) = [run for run in shell.runs_of("names") if run["state"] == "failed"]
@@ -232,7 +232,7 @@ def test_sixteen_runs_share_an_engine_with_four_seats(
     info = lifecycle.wait(str(shell.folder / "home"), timeout=120)
     launcher = shell.start("launch", "many.yaml", "--wait")
     deadline = time.monotonic() + 200
-    while not metered(info)["total"]["paused"]:  # there are more of them than seats
+    while not metered(info)["total"]["paused"]:  # until a run has no seat
         assert time.monotonic() < deadline and launcher.poll() is None
         time.sleep(0.2)
     go.touch()

@@ -1,4 +1,4 @@
-"""grids/pipeline.yaml in small: each stage starts from the checkpoint of the one before."""
+"""A small grids/pipeline.yaml: each stage starts from the previous stage's checkpoint."""
 
 import json
 import sys
@@ -87,7 +87,7 @@ stages:
     base: {par: "${a.log_path}"}
     grid: {x: [3]}
     metric: {name: loss, goal: minimize}
-""".replace("python", sys.executable)  # which need not be on the PATH by that name
+""".replace("python", sys.executable)  # the PATH may have no `python`
 
 
 def test_a_pipeline_has_a_report_in_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""One sweep at several real backends, with a ledger that says what was really executed."""
+"""One sweep on several real backends, with a ledger of what was executed."""
 
 import os
 import random
@@ -19,7 +19,7 @@ _until = partial(until, seconds=90)
 
 
 class Sweep(ToySweep):
-    """A toy sweep at several places."""
+    """A toy sweep on several backends."""
 
     def write(
         self, runs: int, steps: int, seconds: float, places: list[Any], mode: str = "plain"
@@ -34,12 +34,12 @@ def sweep(tmp_path: Path, tmux_socket: str) -> Sweep:
 
 
 def test_launchers_are_killed_again_and_again(sweep: Sweep) -> None:
-    """At any moment of theirs, with jobs as processes and in tmux: each run is at one place."""
+    """At random moments, with jobs as processes and in tmux. Each run is on one backend."""
     sweep.write(10, 4, 2.0, [{"local": {"max_parallel": 2}}, {"tmux": {"max_parallel": 2}}])
     chance = random.Random(20)
     for _ in range(6):
         launcher = sweep.launch()
-        before = min(len(sweep.done()), 10 * 4 - 4)  # no more come once all is done
+        before = min(len(sweep.done()), 10 * 4 - 4)  # it stops growing once all steps are done
         _until(lambda before=before: len(sweep.done()) > before + chance.randint(0, 3))
         sweep.kill(launcher)
     sweep.end(sweep.launch())
@@ -54,8 +54,8 @@ def test_launchers_are_killed_again_and_again(sweep: Sweep) -> None:
 
 
 def test_what_is_preempted_continues_at_the_next_place(sweep: Sweep) -> None:
-    """And a launcher that was away meanwhile knows where it was."""
-    # No run is over before one of them is taken, however late the last begins.
+    """A launcher that was not running then knows which backend had the run."""
+    # No run ends before one is preempted, even if the last run starts late.
     places = [{"local": {"max_parallel": 2}}, "tmux"]
     sweep.write(3, 20, 2.0, places, mode="resume:holds-10")
     launcher = sweep.launch()
@@ -99,7 +99,7 @@ def test_tmux_and_slurm_while_launchers_are_killed_and_jobs_taken(
 ) -> None:
     """An operator stops one job, and Slurm requeues another."""
     places = [{"tmux": {"max_parallel": 2}}, {"slurm": {"max_parallel": 3, "time": "10m"}}]
-    # No run makes room for a sixth before the launcher is killed.
+    # No run ends before the launcher is killed, so that no sixth run starts.
     sweep.write(8, 16, 8.0, places, mode="resume:holds-4")
     launcher = sweep.launch()
     _until(lambda: len({run for run, _, _ in sweep.done()}) == 5)
@@ -118,11 +118,11 @@ def test_tmux_and_slurm_while_launchers_are_killed_and_jobs_taken(
     sweep.end(sweep.launch())
     sweep.judge(resumes=True)
     assert set(sweep.places_of("toys").values()) == {"tmux", "slurm"}
-    assert len(sweep.done()) <= 8 * 16 + 4  # each went on where it was
+    assert len(sweep.done()) <= 8 * 16 + 4  # each resumed from its checkpoint
 
 
 def test_a_place_that_is_away_for_longer_than_a_lease(sweep: Sweep, cluster: Any) -> None:
-    """Its jobs continue, and the other place takes the rest."""
+    """Its jobs continue, and the other backend takes the rest."""
     away = sweep.wrap("squeue", 'echo "Unable to contact slurm controller" >&2; exit 1')
     places = [{"slurm": {"max_parallel": 2}}, {"tmux": {"max_parallel": 2}}]
     sweep.write(7, 6, 1.0, places, mode="holds-2")
@@ -144,7 +144,7 @@ def test_a_place_that_is_away_for_longer_than_a_lease(sweep: Sweep, cluster: Any
 
 
 def test_where_things_are_known_to_cancel_and_logs(sweep: Sweep, cluster: Any) -> None:
-    """Without a launcher: who cancels asks both places, and one that is away holds up neither."""
+    """Without a launcher, `cancel` reaches the jobs on both backends."""
     sweep.write(4, 60, 60.0, [{"slurm": {"max_parallel": 2}}, "tmux"], mode="say-hello")
     launcher = sweep.launch()
     _until(lambda: len({run for run, _, _ in sweep.done()}) == 4)

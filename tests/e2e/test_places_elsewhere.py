@@ -1,4 +1,4 @@
-"""One sweep at stand-ins for Beaker and Kubernetes, its store on S3."""
+"""One sweep on stand-ins for Beaker and Kubernetes, with a store on S3."""
 
 import json
 import os
@@ -18,7 +18,7 @@ HOLDS = "mode=resume:first:holds-3"
 
 
 class Sweep(shells.SweepElsewhere):
-    """The chaos tests' toy in a checkout, with two jobs at once at each of two places."""
+    """The toy sweep in a checkout, with two parallel jobs on each of two backends."""
 
     def __init__(self, shell: Any, places: dict[str, Any]) -> None:
         super().__init__(shell, "beaker", places["beaker"])
@@ -56,7 +56,7 @@ def sweep(
 
 
 def test_a_launch_while_one_place_is_away(sweep: Sweep, beaker: Any, kube: Any) -> None:
-    """It starts at the other place and says so; this one is used once it answers."""
+    """It starts on the other backend and says so. The silent one is used once it answers."""
     beaker.silent = True
     launcher = sweep.start("x=[1,2,3,4]", HOLDS)
     sweep.shell.until(lambda: len(sweep.runs_at(2)) == 2)

@@ -1,4 +1,4 @@
-"""What `sweeper plan --json` says is what a launch on a real backend really submits."""
+"""`sweeper plan --json` shows exactly what a launch on a real backend submits."""
 
 import gc
 import json
@@ -18,7 +18,7 @@ from sweeper.sweep.folder import SweepFolder
 
 pytestmark = pytest.mark.e2e
 
-# What a run finds: its arguments, folder, environment, and the command line of its worker.
+# Records a run's arguments, folder and environment, and its worker's command line.
 TELL = """
 import json, os, sys
 told = {
@@ -136,7 +136,7 @@ def test_full_has_the_same_commands(tmp_path: Path) -> None:
 
 
 def test_a_package_of_the_users_is_the_one_that_counts(tmp_path: Path) -> None:
-    """The interpreter is started ahead, and has loaded chz: not where the recipe has its own."""
+    """The interpreter starts early and loads chz, unless the recipe has its own."""
     _grid(tmp_path, "module")
     (tmp_path / "chz.py").write_text("raise ImportError('this one is mine')")
     for arguments in (("plan", "grid.yaml"), ("launch", "grid.yaml")):
@@ -150,7 +150,7 @@ def test_a_package_of_the_users_is_the_one_that_counts(tmp_path: Path) -> None:
 
 
 def test_a_module_of_the_users_counts_before_pythons_own(tmp_path: Path) -> None:
-    """The interpreter has loaded some of the standard library ahead as well."""
+    """The interpreter that starts early has also loaded parts of the standard library."""
     _grid(tmp_path, "module")
     recipe = tmp_path / "toy.py"
     recipe.write_text(f"from random import MINE\n{recipe.read_text()}")
@@ -176,12 +176,12 @@ def _children() -> set[str]:
 
 
 def test_an_unused_probe_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    gc.collect()  # what tests before have left is not closed meanwhile
+    gc.collect()  # leftovers of earlier tests must not be closed during this one
     before = set(os.listdir("/proc/self/fd"))
     others = _children()
     with probe.ahead():
         (child,) = _children() - others
-        monkeypatch.setenv("ANOTHER", "1")  # not what it was started with: a new one is
+        monkeypatch.setenv("ANOTHER", "1")  # a changed environment needs a new probe
         with pytest.raises(TimeoutError):
             probe.probe(sys.executable, os.getcwd(), os.environ).ask(b"{", 0.0)
         assert child in _children()

@@ -26,7 +26,7 @@ SECONDS = 900 if WHOLE else 250
 
 
 class Work(Typed):
-    """A folder with the grid, and an engine of its own."""
+    """A folder with the grid and its own engine."""
 
     seconds = SECONDS
 
@@ -42,13 +42,13 @@ class Work(Typed):
         grid["launch"] = {**launch, "max_parallel": 4, "env": hub}
         (self.folder / "grids" / "here.yaml").write_text(json.dumps(grid))
         given = ["launch", "grids/here.yaml", *PART, "--root", root, "--wait"]
-        # Fixtures of a test set the variables that lead to its platform.
+        # A test's fixtures set the variables of its platform.
         environment = {**os.environ, "SWEEPER_HOME": self.environment["SWEEPER_HOME"], **more}
         return self.run(*given, code=code, **environment)
 
 
 class Place(NamedTuple):
-    """Where it is launched; `shown` gives what the platform shows of jobs."""
+    """Where the sweep is launched; `shown` returns what the platform shows of its jobs."""
 
     launch: dict[str, Any]
     root: str
@@ -69,7 +69,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work]:
 
 @pytest.fixture(scope="module")
 def here(work: Work) -> str:
-    """The root of the sweep on this machine, with which the others are compared."""
+    """Return the root of the sweep on this machine, with which the others are compared."""
     root = str(work.folder / "here")
     work.launch(root, {"backend": "local"}, **work.engine_variables | work.home)
     return root
@@ -81,7 +81,7 @@ SECRETS: dict[str, Callable[[Any], object]] = {
     "engine": lambda beaker: beaker.secrets.update(engine=TOKEN),
     "keys": lambda modal: modal.secrets.update(keys={"TINKER_API_KEY": TOKEN}),
 }
-"""How a stand-in gets the secret of this name, which has the engine's token."""
+"""How a stand-in gets the secret of this name, which contains the engine's token."""
 ELSEWHERE: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "aws-batch": (
         "batch",
@@ -96,7 +96,7 @@ ELSEWHERE: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "beaker": ("beaker", "engine", lambda beaker: beaker.shown()),
     "modal": ("modal", "keys", lambda modal: modal.shown()),
 }
-"""A backend's fixture, the name of the secret there, and what it shows of jobs."""
+"""By backend: the fixture, the name of the secret, and what the platform shows of its jobs."""
 
 
 @pytest.fixture(params=["slurm", "ray", *ELSEWHERE])
@@ -125,7 +125,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_same_values_as_here(place: Place, work: Work, here: str) -> None:
     output = work.launch(place.root, place.launch, code=2, SWEEPER_ENGINE_TOKEN=TOKEN)
-    assert "SWEEPER_ENGINE_URL" in output  # nobody could know where the engine is
+    assert "SWEEPER_ENGINE_URL" in output  # jobs could not find the engine
     output += work.launch(place.root, place.launch, **work.engine_variables)
     roots = {"here": here, "there": place.root}
     frames = {where: Registry(root, cache=False).runs() for where, root in roots.items()}

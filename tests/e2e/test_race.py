@@ -1,4 +1,4 @@
-"""A race for seeds, launched on this machine with programs that end at once."""
+"""A race for seeds on this machine, with programs that end immediately."""
 
 import json
 import sys

@@ -24,7 +24,7 @@ from sweeper.testing.contract import BackendContract, Site
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(600),
-    # A driver is left to its launcher, which the test is.
+    # Drivers outlive their launcher, which here is the test.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -54,7 +54,7 @@ class TestRay(BackendContract):
 
 
 def test_what_a_sweep_that_was_there_before_has_left(ray: Any, tmp_path: Path) -> None:
-    """Its jobs are none of the next one's in the folder, and one at work is waited for."""
+    """The next sweep in the folder does not own its jobs, and waits while one is running."""
     folder = tmp_path / "sweep"
 
     def opened() -> Any:
@@ -71,7 +71,7 @@ def test_what_a_sweep_that_was_there_before_has_left(ray: Any, tmp_path: Path) -
     assert {s.state for s in later.poll(tokens).values()} == {JobState.ABSENT}
 
     def is_taken(number: int) -> bool:
-        with suppress(Unreachable):  # an actor goes after it has said how its job ended
+        with suppress(Unreachable):  # an actor ends shortly after it has reported its job's end
             later.submit([a_job(number)])
             return True
         return False
@@ -104,7 +104,7 @@ SECRET = "a-value-that-must-be-seen-nowhere"
 
 
 class Sweeper(Typed):
-    """`sweeper` as typed in a folder of its own."""
+    """`sweeper` in its own folder."""
 
     def __init__(self, folder: Path, cluster: Any, **options: Any) -> None:
         super().__init__(folder, A_SECRET=SECRET)
@@ -120,7 +120,7 @@ class Sweeper(Typed):
         return super().start(*arguments, **({"stderr": subprocess.STDOUT} | options))
 
     def printed(self, *arguments: str) -> str:
-        """Return what a verb prints, whatever its exit code."""
+        """Return the output of a verb, whatever its exit code."""
         return self.start(*arguments).communicate(timeout=300)[0]
 
     def runs(self, sweep: str = "g") -> list[dict[str, Any]]:
@@ -173,7 +173,7 @@ def test_cancelling_what_waits_and_what_runs(sweeper: Sweeper) -> None:
 
 
 def test_mistakes_are_one_line(sweeper: Sweeper) -> None:
-    """Before anything starts, where that can be known."""
+    """Before any run starts."""
 
     def refused(code: int, *given: str, **more: str) -> str:
         output = sweeper.run("launch", "g.yaml", "--wait", *given, code=code, **more)
@@ -220,7 +220,7 @@ def test_doctor(sweeper: Sweeper) -> None:
 def test_nodes_that_share_no_files(
     s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The root is on S3, whose keys the nodes have; the code is that of the launch."""
+    """The root is on S3, and the nodes have its keys. Jobs use the code of the launch."""
     (tmp_path / "key").write_text(SECRET)
     from support import ray_cluster as support
 

@@ -1,4 +1,4 @@
-"""The README's tour, typed as it stands."""
+"""The commands of the README's tour, unchanged."""
 
 import json
 import os
@@ -25,7 +25,7 @@ NOT_IN_THE_TOUR = {
     *("rollouts", "doctor tasks", "doctor notify"),
     *("launch", "retry", "sweep", "sweep rename", "sweep delete", "sweep archive"),
 }
-"""Verbs whose examples of `--help` are not run with the tour's sweep."""
+"""Verbs whose `--help` examples are not run on the tour's sweep."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def _works(command: list[str], folder: Path, environment: dict[str, str]) -> Non
 
 
 def _quickstart_holds(sweep: Path) -> None:
-    """All 18 runs trained, the best one's test/nll fell by at least 80 %, and there is a report."""
+    """Assert that all 18 runs trained, the best test/nll fell by 80 %, and there is a report."""
     falls: list[float] = []
     for path in sorted(sweep.glob("runs/*.1/metrics.jsonl")):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -84,7 +84,7 @@ def _quickstart_holds(sweep: Path) -> None:
 
 
 def test_the_grid_in_the_readme_is_the_quickstarts(folder: Path) -> None:
-    """Pasted, it continues the demo's sweep."""
+    """It has the same runs as grids/quickstart.yaml."""
     from sweeper.planner.plan import plan
 
     (folder / "readme.yaml").write_text(next(text for kind, text in BLOCKS if kind == "yaml"))
@@ -96,7 +96,7 @@ def test_the_grid_in_the_readme_is_the_quickstarts(folder: Path) -> None:
 
 
 def test_the_map_has_a_line_for_every_package() -> None:
-    """Of files only those that need a word; what it names is there."""
+    """It may leave out files, but every file that it names exists."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     tree = text[text.index("```\nsweeper/ ") :]
     folders = {*re.findall(r"^ *(\w+)/", tree, re.M)}

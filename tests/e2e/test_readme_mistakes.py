@@ -1,4 +1,4 @@
-"""The mistakes in the README, made: what it shows is what a user sees."""
+"""The messages in the README are those that a user sees."""
 
 import os
 import re

@@ -10,7 +10,7 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# As reasoning models have it: only the last turn shows (empty) thoughts.
+# As in templates of reasoning models, only the last turn has (empty) thoughts.
 THINKING = CHATML.replace(
     "{{ m['content'] }}",
     "{% if loop.last and m['role'] == 'assistant' %}<think></think>{% endif %}{{ m['content'] }}",
@@ -21,7 +21,7 @@ ANSWER = {"role": "assistant", "content": "4"}
 
 @pytest.fixture
 def tokenizer(monkeypatch):
-    """A byte-level tokenizer with ChatML's special tokens, ids 0 to 2."""
+    """Return a byte-level tokenizer with ChatML's special tokens, ids 0 to 2."""
     monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -105,7 +105,7 @@ def test_an_answer_that_is_not_trainable_is_shown_and_not_learned(tokenizer):
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        # As reasoning models have it that drop thoughts, also from the answer to learn.
+        # As in templates that drop thoughts, even from the answer to learn.
         (
             CHATML.replace("m['content']", "m['content'].split('</think>')[-1]"),
             "leaves out a part of an answer, which would be lost: '<think>hm</think>4'",
@@ -121,7 +121,7 @@ def test_an_answer_that_is_not_trainable_is_shown_and_not_learned(tokenizer):
     ],
 )
 def test_a_template_that_would_lose_something_is_refused(tokenizer, template, message):
-    """What a template drops would silently not be learned."""
+    """Text that a template drops would silently not be learned."""
     tokenizer.chat_template = template
     brief = {"role": "system", "content": "Be brief."}
     thought = {"role": "assistant", "content": "<think>hm</think>4"}

@@ -1,4 +1,4 @@
-"""Distillation against the engine: from its teacher, by either way, and on to the same values."""
+"""Distillation against the engine: the student learns in both modes, and runs resume."""
 
 import signal
 
@@ -12,7 +12,7 @@ TASK |= {"max_tokens": 6, "groups_per_batch": 8, "group_size": 4, "batch_size": 
 
 @pytest.fixture(scope="module")
 def warm(recipes, tmp_path_factory):
-    """A student that answers in the right shape, and mostly wrong."""
+    """Return a student that answers in the right form, but mostly wrongly."""
     log_path = tmp_path_factory.mktemp("warm")
     task = {key: TASK[key] for key in ("task", "length", "letters", "test_size", "train_size")}
     recipes.succeed("sft", log_path, **task, max_steps=25, eval_every=0)
@@ -25,7 +25,7 @@ def test_the_student_comes_nearer_to_the_teacher(recipes, warm, tmp_path):
     lines = recipes.measured(tmp_path)
     apart = [line["teacher_kl"] for line in lines[:-1]]
     assert sum(apart[-5:]) < 0.75 * sum(apart[:5])
-    # All answers teach, whatever they earn.
+    # All answers are trained on, whatever their reward.
     assert {line["num_groups_dropped"] for line in lines[:-1]} == {0}
 
 
@@ -45,7 +45,7 @@ def test_the_likeliest_values_of_each_token_teach_too(recipes, warm, tmp_path):
     for key in ("teacher_kl", "teacher_kl_top_k"):
         apart = [line[key] for line in lines]
         assert sum(apart[-5:]) < 0.75 * sum(apart[:5])
-    # The sampler's logprobs are the trainer's, which are told beside those of other values.
+    # The sampler and the trainer give the same logprobs.
     assert all(abs(line["optim/kl_sample_train_v1"]) < 1e-4 for line in lines)
 
 

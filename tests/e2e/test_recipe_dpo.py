@@ -1,4 +1,4 @@
-"""The DPO recipe against the engine: its gradient, that it learns, and that it resumes."""
+"""The DPO recipe against the engine: its gradient, learning and resuming."""
 
 import gc
 import json
@@ -16,7 +16,7 @@ from sweeper.recipes import dpo, pairs, rundir, service
 
 pytestmark = [
     pytest.mark.e2e,
-    # The SDK leaves sockets to the collector, which may come in any test of this file.
+    # The garbage collector closes the SDK's sockets, possibly in any test of this file.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -27,7 +27,7 @@ WARM = TASK | {"max_steps": 80, "learning_rate": 1e-2, "eval_every": 0}
 
 @pytest.fixture(scope="module")
 def warm(recipes, tmp_path_factory):
-    """A run of SFT that answers in the right shape, and often right."""
+    """Return a run of SFT that answers in the right form, and often correctly."""
     log_path = tmp_path_factory.mktemp("warm")
     recipes.succeed("sft", log_path, **WARM)
     return log_path
@@ -35,13 +35,13 @@ def warm(recipes, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def connection(recipes):
-    """A client of the engine's in this process."""
+    """Yield a client of the engine in this process."""
     client = tinker.ServiceClient(base_url=recipes.url, api_key=recipes.key)
     made = [service.Service(client, recipes.url)]
     yield made[0]
     made.pop().close()
     del client
-    gc.collect()  # the SDK leaves sockets to the collector: here, where that is no error
+    gc.collect()  # close the SDK's sockets here, where a ResourceWarning is no error
 
 
 def published_loss(ratios, beta):
@@ -50,7 +50,7 @@ def published_loss(ratios, beta):
 
 
 def by_differences(rendered, baseline, beta, total):
-    """Return the loss as a custom one of the SDK, with slopes by differences."""
+    """Return the loss as a custom loss of the SDK, with slopes by finite differences."""
 
     def loss(_data, leaves):
         flat = [example for pair in rendered for example in pair]
@@ -93,7 +93,7 @@ def test_its_gradient_is_that_of_the_sdks_own_custom_loss(connection, warm, tmp_
         trainer = dpo.PreferenceTrainer(
             chz.replace(config, log_path=log_path), directory, connection, data, service.Stop()
         )
-        trainer.wait(trainer.train_on(trainer.begin(0)).optim_step)  # margins other than 0
+        trainer.wait(trainer.train_on(trainer.begin(0)).optim_step)  # makes margins differ from 0
         passed = trainer.begin(1)
         if loss_kind == "ours":
             stepped = trainer.train_on(passed).optim_step
@@ -125,7 +125,7 @@ def test_it_learns_to_prefer_and_so_to_answer(recipes, warm, tmp_path):
     evaluations = [line for line in lines if "test/margin" in line]
     assert [line["step"] for line in evaluations] == [0, 20, 40, 60]
     first, last = evaluations[0], evaluations[-1]
-    # What it starts from is its own reference: nothing has been gained yet.
+    # The run starts from its own reference, so nothing is gained yet.
     assert first["test/margin"] == pytest.approx(0, abs=1e-5)
     assert first["test/preference_accuracy"] == 0.5
     assert first["test/dpo_loss"] == pytest.approx(math.log(2), abs=1e-5)
@@ -149,7 +149,7 @@ def test_a_killed_run_resumes_to_the_same_values(recipes, warm, tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     recipes.succeed("dpo", whole, **settings)
     assert recipes.stopped_after("dpo", stopped, 9, signal.SIGKILL, **settings) == (-9, "")
-    # The run that it has started from has trained on: that changes no reference.
+    # The parent run has continued training, which must not change the reference.
     trained = recipes.read(whole / "checkpoints.jsonl")[-1]
     (parent / "checkpoints.jsonl").write_text(json.dumps(trained) + "\n")
     resumed = recipes.run("dpo", stopped, **settings)

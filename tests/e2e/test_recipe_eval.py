@@ -1,4 +1,4 @@
-"""The evaluation recipe against the engine: what it asks, by the engine's own count."""
+"""The evaluation recipe against the engine, which counts the samples."""
 
 import json
 import os
@@ -29,12 +29,12 @@ def held(number):
     except FileNotFoundError:
         return False
 """
-"""A grader that gives no answer to the later questions while there is a file: an evaluation is at
-work when it is struck, however late that is."""
+"""A grader that holds questions from a number on while a file exists, so that the signal arrives
+during the evaluation."""
 
 
 def sampled_count(recipes, recipe="eval"):
-    """Return how many samples evaluations have drawn, by the engine's count."""
+    """Return the number of samples that evaluations have drawn, as counted by the engine."""
     key = {"X-API-Key": recipes.key}
     answer = httpx.get(f"{recipes.url}/api/v1/meter", headers=key, timeout=120)
     sessions = answer.raise_for_status().json()["sessions"]
@@ -52,7 +52,7 @@ def write_suite(path, count):
 
 
 def after_lines(recipes, log_path, count, signum, hold, recipe="eval", held=None, **settings):
-    """Run an evaluation, and send a signal once `held` answers are on record."""
+    """Run an evaluation, and send a signal once `count` answers are recorded."""
     path = log_path / "items.jsonl"
     hold.write_text(str(count if held is None else held))
     process = recipes.start(recipe, log_path, **settings)
@@ -83,7 +83,7 @@ def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
         code = after_lines(recipes, killed, part * MANY // 10, signum, hold, **settings)
         assert code == (143 if part % 2 else -9)
     recipes.succeed("eval", killed, **settings)
-    # A signal that can be heard costs nothing; a kill, what was under way.
+    # SIGTERM loses no answers; SIGKILL loses those in flight.
     count = sampled_count(recipes) - before
     print(f"{MANY} items, killed five times: {count} asked")
     assert MANY <= count <= MANY + 2 * (IN_FLIGHT + 1)
@@ -108,7 +108,7 @@ def test_what_a_checkpoint_answers_and_another_grader_thinks_of_it(recipes, tmp_
     settings = task | {"load_checkpoint_path": trained, "max_tokens": 4}
     before = sampled_count(recipes)
     recipes.succeed("eval", log_path, **settings)
-    # It means by accuracy what training means by it.
+    # Accuracy is defined as in training.
     [last] = recipes.measured(log_path)[-1:]
     assert last["test/accuracy"] == recipes.measured(trained)[-1]["test/accuracy"]
     assert last["eval/sorting-2-4/pass@1"] == last["test/accuracy"]
@@ -116,13 +116,13 @@ def test_what_a_checkpoint_answers_and_another_grader_thinks_of_it(recipes, tmp_
 
     rows = recipes.read(log_path / "items.jsonl")
     assert {row["task"] for row in rows} == {"sorting-2-4"}
-    # Once more: nothing is asked, and nothing changes.
+    # A repetition samples nothing and changes nothing.
     files = ("items.jsonl", "checkpoints.jsonl", "metrics.jsonl")
     left = [(log_path / name).read_text() for name in files]
     recipes.succeed("eval", log_path, **settings)
     assert [(log_path / name).read_text() for name in files] == left
     assert sampled_count(recipes) - before == 8
-    # The same weights are needed, and no others will do.
+    # Other weights are refused.
     other = recipes.run("eval", log_path, **task, max_tokens=4)
     assert other.returncode == 1
     assert "holds a run with load_checkpoint_path=" in other.stderr
@@ -156,7 +156,7 @@ def test_several_samples_by_a_function_of_the_users(recipes, tmp_path):
     rows = recipes.read(tmp_path / "run" / "items.jsonl")
     assert [(row["sample"], row["score"]) for row in rows] == [(0, 1.0), (1, 1.0)] * 6
     assert sampled_count(recipes) - before == 12
-    # Another function grades what is there; more samples are asked for what is missing.
+    # Another function grades the existing answers; only missing samples are drawn.
     function.write_text("def score(question, response, answer):\n    return 0\n")
     recipes.succeed("eval", tmp_path / "run", **settings | {"samples": 3})
     rows = recipes.read(tmp_path / "run" / "items.jsonl")
@@ -185,7 +185,7 @@ def test_suites_are_evaluated_while_a_run_trains(recipes, tmp_path, recipe):
     assert scored == {0: both, 1: set(), 2: often, 3: set(), 4: both, 5: both}
     rows = recipes.read(tmp_path / "run" / "items.jsonl")
     counts = {step: sum(row["step"] == step for row in rows) for step in range(6)}
-    # What both tiers ask is asked once.
+    # An item in both tiers is asked once.
     assert counts == {0: 10, 1: 0, 2: 8, 3: 0, 4: 10, 5: 10}
     assert len({(row["step"], row["item"]) for row in rows}) == len(rows)
     assert "eval/plus/score" in done.stdout
@@ -206,18 +206,18 @@ def score(question, response, answer):
         time.sleep(0.02)
     return len(response) % 2
 """
-"""A grader that gives no answer after some calls, while there is a file."""
+"""A grader that holds its answers after some calls while a file exists."""
 
 
 @pytest.mark.parametrize(("save_every", "again"), [(2, 0), (3, 7)])
 def test_a_killed_evaluation_in_training_keeps_what_the_restored_weights_have_answered(
     recipes, tmp_path, save_every, again
 ):
-    """Step 4 has a checkpoint or not; if not, the answers to it are asked `again`."""
+    """Without a checkpoint at step 4, its answers are sampled `again`."""
     suite = write_suite(tmp_path / "plus.jsonl", 12)
     hold, grader = tmp_path / "hold", tmp_path / "held.py"
     grader.write_text(HELD_LATER.format(path=str(hold)))
-    # Of its held-out examples, one, it asks at the first step and at the end.
+    # The single held-out example is asked at the first step and at the end.
     settings = {"test_size": 1, "max_steps": 8, "save_every": save_every, "eval_every": 0}
     settings |= {"eval.suites": suite, "eval.every": 4, "eval.max_tokens": 2, "eval.in_flight": 2}
     settings |= {"eval.grader": f"{grader}:score", "eval.function_seconds": 240}
@@ -226,7 +226,7 @@ def test_a_killed_evaluation_in_training_keeps_what_the_restored_weights_have_an
     recipes.succeed("sft", whole, **settings)
     assert sampled_count(recipes, "sft") - before == 36 + 2
     before = sampled_count(recipes, "sft")
-    # In the evaluation before the first step, and in that of step 4. A call is its check.
+    # In the evaluations before the first step and at step 4. One call checks the grader.
     for calls, lines in ((7, 6), (1 + 6 + 7, 19)):
         given = {"recipe": "sft", "held": calls} | settings
         assert after_lines(recipes, killed, lines, signal.SIGKILL, hold, **given) == -9
@@ -237,7 +237,7 @@ def test_a_killed_evaluation_in_training_keeps_what_the_restored_weights_have_an
 
 
 def test_thinking_is_taken_over_by_what_starts_from_a_checkpoint(recipes, tmp_path):
-    """From SFT by RL to an evaluation, by a folder and by the service's address."""
+    """From SFT via RL to an evaluation, given by folder or by the service's address."""
     task = {"task": "sorting", "length": 2, "letters": 4, "test_size": 4}
     short = task | {"max_steps": 1, "eval_every": 0}
     plain, trained, rewarded = tmp_path / "plain", tmp_path / "sft", tmp_path / "rl"

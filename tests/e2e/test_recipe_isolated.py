@@ -1,4 +1,4 @@
-"""A function of a file in an environment of its own; and that it is the very reward of `rl`."""
+"""A function from a file in an isolated environment, and as the reward of `rl`."""
 
 import pytest
 

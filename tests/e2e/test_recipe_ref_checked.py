@@ -1,4 +1,4 @@
-"""Configurations checked as the run will read them: what chz would change is a mistake."""
+"""Configurations are checked as a run reads them; values that chz would change are mistakes."""
 
 import textwrap
 
@@ -77,7 +77,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def checked(tmp_path, monkeypatch):
-    """Check configurations against the module. Return problems and forms."""
+    """Return a function that checks configurations and returns problems and forms."""
     (tmp_path / "mod.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
 
@@ -135,7 +135,7 @@ def test_another_form_is_found_where_the_usual_one_would_change_a_value(checked)
 
 
 def test_what_had_passed_is_seen_again_when_its_key_is_written_in_another_form(checked):
-    # `[True]` goes through only as a literal, by which a plain text would get quotes.
+    # `[True]` only passes as a literal, and then a plain text would get quotes.
     problems, forms = checked({"union": "x"}, {"number": 1}, {"union": [True]})
     assert forms == {"union": "literal"}
     assert problems == [
@@ -144,7 +144,7 @@ def test_what_had_passed_is_seen_again_when_its_key_is_written_in_another_form(c
 
 
 def test_a_list_in_a_list_of_strings_is_refused(checked):
-    # The first is written element by element, by which the second's would have elements.
+    # The first is written element by element, and then the second's element would be split.
     problems, _ = checked({"labels": ["a,b"]}, {"labels": [["a"]]})
     assert problems == [Problem(1, "labels", 'labels takes tuple[str, ...], not [["a"]]')]
 
@@ -191,7 +191,7 @@ def test_code_is_never_taken_from_a_grid(checked, tmp_path):
         {"blocks.0": "evil:f", "blocks": ["evil:f"]},
     )
     messages = {p.key: p.message for p in problems}
-    # How an optional callable is written differs from one Python to the next.
+    # Python versions write optional callables differently.
     assert messages.pop("act").startswith("act takes code (")
     assert messages.pop("optimizer.hook").startswith("optimizer.hook takes code (")
     assert messages == {

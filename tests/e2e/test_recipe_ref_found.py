@@ -40,7 +40,7 @@ GUARD = "\nif __name__ == '__main__': pass\n"
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """A function that writes a module below an empty current folder."""
+    """Return a function that writes a module below an empty current folder."""
     monkeypatch.chdir(tmp_path)
 
     def write(path, text):
@@ -196,7 +196,7 @@ def test_an_import_that_hangs_is_given_up(write, monkeypatch):
 
 
 def test_what_an_import_starts_neither_holds_the_plan_up_nor_outlives_it(write, tmp_path):
-    # One process holds stderr, as a shell's `&` would; another, forked, all that is open.
+    # One process holds stderr, like a shell's `&`; a forked one holds all open files.
     starts = """
         import os, subprocess, sys
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -241,7 +241,7 @@ def test_a_module_that_nothing_starts_is_refused_before_it_is_imported(write, tm
 
 
 def test_what_would_start_a_run_when_it_is_imported_is_refused_before_that(write, tmp_path):
-    """To plan must not be to train."""
+    """A plan must not start training."""
     body = textwrap.dedent(CONFIG.format(name="Config")).partition("if __name__")[0]
     body = "open('imported', 'w').close()\n" + body + "def main(config): pass\n"
     message = (
@@ -263,7 +263,7 @@ def test_what_would_start_a_run_when_it_is_imported_is_refused_before_that(write
 
 
 def test_a_function_of_a_package_itself_is_a_recipe(write):
-    """It needs no `__main__.py`, as a class does."""
+    """Unlike a class, it needs no `__main__.py`."""
     body = textwrap.dedent(CONFIG.format(name="Config")).partition("if __name__")[0]
     functions = """
         def build(log_path: str, rank: int = 1) -> Config:

@@ -1,4 +1,4 @@
-"""A preference model, and what `rl` can be rewarded and penalised by, against the engine."""
+"""A preference model, and the rewards and penalties of `rl`, against the engine."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ def score(question, response, answer):
 
 @pytest.fixture(scope="module")
 def judge(recipes, tmp_path_factory):
-    """A run of reward that tells right answers from nearly right ones."""
+    """Return a run of `reward` that tells right answers from nearly right ones."""
     log_path = tmp_path_factory.mktemp("judge")
     recipes.succeed("reward", log_path, **PAIRS)
     return log_path
@@ -55,11 +55,11 @@ def test_the_three_stages_of_rlhf(recipes, judge, tmp_path):
     settings |= {"kl_penalty_coef": 0.1, "eval_every": 0}
     recipes.succeed("rl", last, **settings)
     lines = recipes.measured(last)
-    # Chances to be preferred to the right answer, of which that itself has an even one.
+    # Probabilities of being preferred to the right answer, which itself would get 0.5.
     rewards = [line["env/all/reward/total"] for line in lines[:-1]]
     assert all(0 < reward < 1 for reward in rewards)
     assert sum(rewards[-5:]) > sum(rewards[:5]) + 5 * 0.05
-    # It begins at its reference, and leaves it.
+    # The policy starts at its reference and moves away.
     assert lines[0]["kl_policy_base"] == pytest.approx(0, abs=1e-4)
     assert lines[-2]["kl_policy_base"] > 0.01
 
@@ -108,7 +108,7 @@ def test_a_function_that_fails_on_all_answers_of_a_step_ends_the_run(recipes, tm
     assert message in done.stdout
     [line] = recipes.measured(tmp_path / "run")
     assert line["env/all/frac_reward_failed"] == 1.0
-    # Mended, it goes on with the same run.
+    # With the function fixed, the same run continues.
     function.write_text("def score(question, response, answer):\n    return 0.5\n")
     recipes.succeed("rl", tmp_path / "run", **settings | {"max_steps": 3})
     lines = recipes.measured(tmp_path / "run")
@@ -122,7 +122,7 @@ STALE |= {"eval_every": 5, "kl_penalty_coef": 0.05}
 
 @pytest.fixture(scope="module")
 def whole(recipes, warm, tmp_path_factory):
-    """An undisturbed run on samples of older weights."""
+    """Return an uninterrupted run on samples of older weights."""
     log_path = tmp_path_factory.mktemp("whole")
     recipes.succeed("rl", log_path, load_checkpoint_path=warm, **STALE)
     return log_path
@@ -140,5 +140,5 @@ def test_samples_of_older_weights_change_nothing_when_a_run_is_stopped(
     assert stale == [0, 1, 2, 2, 0, 1, 2, 2, 0, 1, 2, 2]
     path = stopped / "iteration_000003" / "train_rollout_summaries.jsonl"
     assert json.loads(path.read_text().splitlines()[0])["sampling_client_step"] == 1
-    # Trainer and sampler are apart by then: what ppo's ratio is for.
+    # Trainer and sampler differ by then, which ppo's ratio corrects.
     assert lines[3]["optim/kl_sample_train_v2"] > lines[0]["optim/kl_sample_train_v2"]

@@ -1,4 +1,4 @@
-"""The GRPO recipe as a program of its own, against the engine."""
+"""The GRPO recipe in its own process, against the engine."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ def sampled(log_path):
 
 @pytest.fixture(scope="module")
 def warm(recipes, tmp_path_factory):
-    """A run of SFT that has learned to answer, if not yet to answer right."""
+    """Return a run of SFT that has learned to answer, but not yet correctly."""
     log_path = tmp_path_factory.mktemp("warm")
     recipes.succeed("sft", log_path, **TASK, max_steps=20, eval_every=0)
     return log_path
@@ -37,7 +37,7 @@ def test_it_learns_what_sft_began(recipes, warm, tmp_path):
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1
     evaluations = [line for line in lines if "test/reward" in line]
     assert [line["step"] for line in evaluations] == list(range(0, 41, 10))
-    # The sampler and the trainer are one model: on policy their logprobs agree.
+    # On policy, sampler and trainer have the same weights, so their logprobs agree.
     assert max(abs(line.get("optim/kl_sample_train_v1", 0)) for line in lines) < 1e-5
     [final] = recipes.read(tmp_path / "checkpoints.jsonl")
     assert (final["name"], final["batch"], final["final"]) == ("final", 40, True)
@@ -51,7 +51,7 @@ def test_it_learns_by_other_losses_in_several_substeps(recipes, warm, tmp_path, 
     lines = recipes.measured(tmp_path)
     rewards = [line["env/all/reward/total"] for line in lines[:-1]]
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1
-    # Later substeps train a model that the earlier ones have moved away from the sampler's.
+    # After the first substep, the trained model differs from the sampler's.
     assert max(line.get("optim/kl_sample_train_v2", 0) for line in lines) > 1e-6
 
 
@@ -83,7 +83,7 @@ def test_what_it_leaves_behind(recipes, warm, tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(recipes, warm, tmp_path_factory):
-    """An undisturbed run."""
+    """Return an uninterrupted run."""
     log_path = tmp_path_factory.mktemp("whole")
     recipes.succeed("rl", log_path, load_checkpoint_path=warm, **STOPPED)
     return log_path
@@ -124,7 +124,7 @@ def test_questions_from_a_file(recipes, tmp_path):
 
 
 def test_episodes_go_to_a_collector_while_it_trains(recipes, collector, tmp_path):
-    """Each has its step, sweep and run; a collector that refuses them changes nothing."""
+    """Each names its step, sweep and run. A collector that refuses them changes nothing."""
     settings = SMALL | {"max_steps": 3, "group_size": 4, "otlp": collector.url}
     worker = {"SWEEPER_SWEEP": "letters", "SWEEPER_NAME": "letters/lr=1,seed=0 (2)"}
     worker |= {"SWEEPER_ATTEMPT": "2", "SWEEPER_RUN": "c0ffee"}

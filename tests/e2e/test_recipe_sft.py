@@ -1,4 +1,4 @@
-"""The SFT recipe as a program of its own, against the engine."""
+"""The SFT recipe in its own process, against the engine."""
 
 import json
 import signal
@@ -38,7 +38,7 @@ def test_it_learns(recipes, tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(recipes, tmp_path_factory):
-    """An undisturbed run."""
+    """Return an uninterrupted run."""
     log_path = tmp_path_factory.mktemp("whole")
     recipes.succeed("sft", log_path, **STOPPED)
     return log_path
@@ -76,7 +76,7 @@ def test_seeds_differ_and_repeat(recipes, tmp_path):
     first, again, other = (recipes.measured(tmp_path / name) for name in "abc")
     assert first == again
     assert first != other
-    # Before training every seed is the same model, scored on the same examples.
+    # Before training, all seeds have the same model and the same examples.
     assert first[0]["test/nll"] == other[0]["test/nll"]
 
 
@@ -99,7 +99,7 @@ def test_conversations_from_a_file(recipes, tmp_path):
 
 def test_a_service_that_is_not_there_is_one_clear_line(recipes, tmp_path):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, not listening: nobody answers
+        taken.bind(("127.0.0.1", 0))  # bound but not listening
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         done = recipes.run("sft", tmp_path, base_url=url)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""The terminal recipe as a program of its own, against the engine, in real environments."""
+"""The terminal recipe in its own process, against the engine, in real environments."""
 
 import json
 import os
@@ -42,7 +42,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def whole(recipes, tmp_path_factory):
-    """An undisturbed run with held-out tasks."""
+    """Return an uninterrupted run with held-out tasks."""
     log_path = tmp_path_factory.mktemp("whole")
     recipes.succeed("terminal", log_path, **SMALL, test_tasks=TASKS)
     return log_path
@@ -79,7 +79,7 @@ def test_what_it_leaves_behind(recipes, whole):
         assert line["env/all/total_episodes"] == 18
         assert line["env/all/turns_per_episode"] == 3
         assert line["env/all/environment_failures"] == line["env/all/episodes_lost"] == 0
-        # Of every token: sampled and trained logprobs differ by less than 1e-5.
+        # For every token, sampled and trained logprobs differ by less than 1e-5.
         assert 2 * line["optim/kl_sample_train_v2"] * line["num_tokens"] < 1e-10
         rows = trajectories(whole, line["step"])
         earned = [trajectory["extra"]["reward"] for trajectory in rows]
@@ -123,7 +123,7 @@ def noting(self, data, *arguments, **options):
 
 tinker.TrainingClient.forward_backward = noting
 """
-"""Has the recipe ask for `forward` of what it is about to train on, and write both down."""
+"""Makes the recipe call `forward` on its training data, and records both."""
 
 
 def test_of_200_episodes_all_is_trained_as_it_was_sampled(recipes, tmp_path):
@@ -142,7 +142,7 @@ def test_of_200_episodes_all_is_trained_as_it_was_sampled(recipes, tmp_path):
         for step in episode["steps"][1:]:
             metrics = step["metrics"]
             tokens = zip(metrics["completion_token_ids"], metrics["logprobs"], strict=True)
-            # The target at a place is the token behind it.
+            # The target at a position is the next token.
             sampled |= dict(enumerate(tokens, start=metrics["prompt_tokens"] - 1))
         assert len(sampled) >= 3
         for place, (token, logprob) in sampled.items():
@@ -156,19 +156,19 @@ def test_of_200_episodes_all_is_trained_as_it_was_sampled(recipes, tmp_path):
 
 
 def test_killed_environments_do_not_change_rewards(recipes, whole, tmp_path):
-    """Their episodes are played again, to the same values."""
+    """Their episodes are repeated and give the same values."""
     over = threading.Event()
     killed: list[int] = []
 
     def kill_some(process):
         def work():
-            # Less and less often: an episode that takes longer than the pause, and is the only one
-            # left, would never come to its end.
+            # Kill less and less often: otherwise a last episode that takes longer than the pause
+            # would never end.
             pause = 0.3
             while not over.wait(pause):
                 for pid in below(process.pid):
                     if name_of(pid) == "bwrap":
-                        with suppress(ProcessLookupError):  # it has just ended by itself
+                        with suppress(ProcessLookupError):  # it has just ended
                             os.kill(pid, signal.SIGKILL)
                             killed.append(pid)
                             pause *= 1.15
@@ -186,7 +186,7 @@ def test_killed_environments_do_not_change_rewards(recipes, whole, tmp_path):
 
 
 def in_an_environment(pid: int) -> bool:
-    """Return whether a process is in an environment, and no zombie."""
+    """Return whether a process is in an environment and not a zombie."""
     return began(pid) is not None and name_of(pid) in ("bwrap", "bash")
 
 
@@ -199,12 +199,12 @@ def name_of(pid: int) -> str:
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_a_stopped_run_resumes_in_the_middle_of_a_step(recipes, whole, tmp_path, signum):
-    """What has been played is not played again; and no environment stays."""
+    """Finished episodes are not repeated, and no environment is left."""
     left: list[int] = []
     steps: list[int] = []
 
     def stop_in_a_step(process):
-        """Stop a run in the middle of its first step. It stands still while it is looked at."""
+        """Stop a run in the middle of a step. It is paused while it is inspected."""
         while process.poll() is None:
             process.send_signal(signal.SIGSTOP)
             played = Counter(record["step"] for record in episodes_of(tmp_path))
@@ -213,7 +213,7 @@ def test_a_stopped_run_resumes_in_the_middle_of_a_step(recipes, whole, tmp_path,
                 steps.append(step)
                 left.extend(below(process.pid))
                 process.send_signal(signum)
-            with suppress(ProcessLookupError):  # SIGKILL does not wait for it
+            with suppress(ProcessLookupError):  # SIGKILL ends it even while it is stopped
                 process.send_signal(signal.SIGCONT)
             if steps:
                 break

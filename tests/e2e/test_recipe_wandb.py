@@ -1,4 +1,4 @@
-"""What W&B gets from a recipe, read by W&B's own program; and that it cannot harm one."""
+"""What W&B gets from a recipe, read by W&B's own program. W&B cannot harm a recipe."""
 
 import json
 import signal
@@ -82,7 +82,7 @@ def test_a_resumed_run_continues_there(recipes, tmp_path, signum, code, wandb_re
     assert set(history(second)) == set(range(checkpoint["batch"], 31))
     whole = lines(recipes, tmp_path)
     assert history(second).items() <= whole.items()
-    if signum == signal.SIGTERM:  # killed, W&B has lost what was not in its file yet
+    if signum == signal.SIGTERM:  # after SIGKILL, W&B has lost what it had not written
         assert run_settings(first)["run_id"] == checkpoint["wandb_run_id"]
         assert exit_code(first) == code
         assert set(history(first)) == set(range(checkpoint["batch"]))
@@ -122,13 +122,13 @@ def test_without_a_project_it_is_left_alone(recipes, tmp_path):
 
 @pytest.mark.parametrize("reason", ["no key", "nobody there"])
 def test_out_of_reach_it_is_recorded_on_disk(recipes, tmp_path, reason, wandb_records):
-    home = tmp_path / "home"  # where no key is kept
+    home = tmp_path / "home"  # contains no key
     env = {"WANDB_PROJECT": "demo", "HOME": str(home), "NETRC": str(home / "netrc")}
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, not listening: nobody answers
+        taken.bind(("127.0.0.1", 0))  # bound but not listening
         env["WANDB_BASE_URL"] = f"http://127.0.0.1:{taken.getsockname()[1]}"
         if reason == "nobody there":
-            # The same limit holds for the start of the record on disk.
+            # The limit also applies to the start of the record on disk.
             env |= {"WANDB_API_KEY": "k" * 40, "WANDB_INIT_TIMEOUT": "5"}
         log_path = tmp_path / "run"
         done = recipes.run("sft", log_path, env=env, **SETTINGS["sft"])

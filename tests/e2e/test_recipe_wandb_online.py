@@ -1,4 +1,4 @@
-"""What reaches W&B's service, for which a little one of our own stands in."""
+"""What reaches W&B's service, for which the tests have a small stand-in."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ PROJECT = {"id": "p", "name": "demo", "entity": {"id": "e", "name": "us"}}
 
 
 class Service(ThreadingHTTPServer):
-    """As much of W&B's service as a run needs: `lines` has each run's history as it was sent."""
+    """The part of W&B's service that a run needs. `lines` has each run's history as sent."""
 
     daemon_threads = True
 
@@ -52,7 +52,7 @@ class Service(ThreadingHTTPServer):
         }
 
     def status(self, run):
-        """Answer the first question of a run that may continue."""
+        """Answer the first request of a run that may resume."""
         if run not in self.lines:
             return None
         return self.bucket(run) | {
@@ -73,7 +73,7 @@ class Service(ThreadingHTTPServer):
             if values.get("config"):
                 self.configs.setdefault(values["name"], {}).update(json.loads(values["config"]))
             if values.get("project"):
-                # What is asked first: later it is what we answered.
+                # Keep the first request: later ones repeat our answer.
                 project_key = (values.get("entity"), values["project"])
                 self.projects.setdefault(values["name"], project_key)
             return {"upsertBucket": {"bucket": self.bucket(values["name"]), "inserted": True}}
@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def handle(self):
-        with suppress(ConnectionError):  # killed with its run, W&B says no goodbye
+        with suppress(ConnectionError):  # W&B is killed with its run and does not close
             super().handle()
 
     def answer(self):
@@ -166,7 +166,7 @@ def test_a_stopped_run_leaves_no_gap_there(recipes, service, env, tmp_path, sign
     assert recorded(recipes, tmp_path) == run
     history, whole = service.history(run), lines(recipes, tmp_path)
     assert list(history) == list(whole)
-    for step, metrics in whole.items():  # a step trained again took another time
+    for step, metrics in whole.items():  # a repeated step took another time
         assert history[step] | {"time/total": 0} == metrics | {"time/total": 0}
     assert service.exit_codes[run][-1] == 0
 

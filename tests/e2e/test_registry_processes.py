@@ -1,4 +1,4 @@
-"""The registry with more than one process at work on its cache, and tinker-cookbook's readers."""
+"""The registry with several processes using its cache, and tinker-cookbook's readers."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_readers_agree_while_the_cache_is_removed_and_files_grow(root: Path) -> None:
-    """Four processes read all the while; what each sees is some beginning of the truth."""
+    """Four processes read at the same time. Each sees the first part of the data."""
     code = (
         "import sys; from sweeper.results.registry import Registry\n"
         "for _ in range(12):\n"

@@ -1,4 +1,4 @@
-"""Sweeps on an S3 that moto plays over HTTP: launched, killed, resumed elsewhere, analysed."""
+"""Sweeps on moto's S3 over HTTP: launched, killed, resumed elsewhere, analysed."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def _keys(root: str) -> list[str]:
 
 @pytest.fixture
 def local(tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A folder with the toy above, whose sweeps lie on S3 and run on the local backend."""
+    """Yield a folder with the toy above. Its sweeps are on S3 and use the local backend."""
     shell = _shell(tmp_path, "local", s3_root, monkeypatch)
     yield shell
     shell.hold.unlink(missing_ok=True)
@@ -130,7 +130,7 @@ def test_a_sweep_from_start_to_end(local: Any, s3_root: str) -> None:
         ["store", "gc", "toys"],
     ):
         assert shell.run(*verb)
-    # Listings that earlier verbs saved show nothing old.
+    # Listings cached by earlier verbs are not stale.
     shell.run("note", "toys/lr=0.1", "the better rate")
     assert "the better rate" in shell.run("show", "toys/lr=0.1")
     shell.run("retry", "toys", "lr=0.1", "--state", "succeeded", "--wait")
@@ -143,7 +143,7 @@ def test_a_sweep_from_start_to_end(local: Any, s3_root: str) -> None:
     store = open_store(s3_root)
     assert not [key for key in _keys(s3_root) if b"testing-secret" in store.read(key)]
     spool = shell.folder / "home" / "spool"
-    # A worker tidies up after its outcome is on record.
+    # A worker cleans up after it has recorded its outcome.
     shell.until(lambda: [name for _, _, names in os.walk(spool) for name in names] == ["root"])
 
 
@@ -154,7 +154,7 @@ def test_detached_followed_and_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shell = _shell(tmp_path, "tmux", s3_root, monkeypatch)
-    # A tmux server that was there before, whose environment leads to no store.
+    # An earlier tmux server, whose environment has no access to the store.
     bare = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
     keep = ["tmux", "-L", tmux_socket, "new-session", "-d", "-s", "keep", "sleep 600"]
     subprocess.run(keep, env=bare, check=True)
@@ -181,7 +181,7 @@ def test_output_is_followed_while_it_comes_in_parts(local: Any) -> None:
 
 @pytest.fixture
 def killed(local: Any, s3_root: str) -> Any:
-    """A half-done sweep with checkpoints in the store, whose launcher and workers were killed."""
+    """Return a half-done sweep with checkpoints. Its launcher and workers were killed."""
     shell = local
     shell.hold.touch()
     launcher = shell.start("launch", "grid.yaml", "seconds=8", "--wait")
@@ -190,7 +190,7 @@ def killed(local: Any, s3_root: str) -> Any:
     launcher.kill()
     launcher.communicate()
     for process in _workers(s3_root):
-        with suppress(ProcessLookupError):  # a guard, which goes when its worker has gone
+        with suppress(ProcessLookupError):  # a guard ends with its worker
             os.kill(process, signal.SIGKILL)
     shell.hold.unlink()
     return shell
@@ -221,13 +221,13 @@ def _workers(root: str) -> list[int]:
 
 
 def test_killed_and_resumed_on_another_machine(killed: Any, s3_root: str, tmp_path: Path) -> None:
-    """Another folder, and another home, where there are neither spool nor cache."""
+    """Another folder and another home, without spool and cache."""
     before = killed.executed()
     other = tmp_path / "other"
     other.mkdir()
     for name in ("toy.py", "grid.yaml"):
         shutil.copy(killed.folder / name, other)
-    # Both are one person's: the other has the first's identity.
+    # Both machines belong to one user, so they have the same identity.
     killed.environment["SWEEPER_IDENTITY"] = (killed.folder / "home" / "identity").read_text()
     killed.environment["SWEEPER_HOME"] = str(other / "home")
     first, killed.folder = killed.folder, other
@@ -236,7 +236,7 @@ def test_killed_and_resumed_on_another_machine(killed: Any, s3_root: str, tmp_pa
     assert resumed
     assert min(int(step) for _, step in resumed) >= 5  # from a checkpoint, not from the start
     assert list(_steps(s3_root).values()) == [list(range(20))] * 2
-    # The first machine is back, with what it could not bring home.
+    # The first machine is back, and has files that it could not upload.
     killed.environment["SWEEPER_HOME"] = str(first / "home")
     assert "attempts uploaded to the store" in killed.run("store", "sync")
     assert "2 attempts" not in killed.run("store", "sync")
@@ -255,7 +255,7 @@ def test_killed_and_resumed_here(killed: Any, s3_root: str) -> None:
 
 
 def _serving(root: str) -> list[int]:
-    """Return the processes through which workers reach this root."""
+    """Return the processes that serve this root to workers."""
     pids: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -276,7 +276,7 @@ def test_the_process_that_reaches_the_store_is_killed_again_and_again(
         for pid in _serving(s3_root):
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)
-        # A worker that is turned away twice in a row reaches the store by itself.
+        # A worker that fails twice in a row accesses the store directly.
         if len(killed) > 1:
             shell.hold.unlink(missing_ok=True)
     assert shell.states() == {"succeeded": 2}
@@ -288,8 +288,8 @@ def test_the_process_that_reaches_the_store_is_killed_again_and_again(
 
 
 def test_no_secret_stays_where_a_launcher_was_taken_over_from(local: Any, s3_root: str) -> None:
-    """A launcher that is taken over removes the environments of its runs, which go on."""
-    local.hold.touch()  # the runs go on until it is taken over
+    """A launcher that is taken over removes the environments of its runs, which continue."""
+    local.hold.touch()  # the runs last until the takeover
     launcher = local.start("launch", "grid.yaml", "seconds=6", "--wait")
     try:
         local.until(lambda: len(local.executed()) >= 4)
@@ -311,9 +311,9 @@ def test_an_outage_that_outlasts_the_runs(
 ) -> None:
     launcher = local.start("launch", "grid.yaml", "seconds=4", "--wait")
     local.until(lambda: _all_are_past(local, 4))
-    os.kill(moto_server[1], signal.SIGSTOP)  # it takes connections, and does not answer
+    os.kill(moto_server[1], signal.SIGSTOP)  # accepts connections but does not answer
     try:
-        local.until(lambda: len(local.executed()) == 40)  # the runs go on to their end
+        local.until(lambda: len(local.executed()) == 40)  # the runs still end
         time.sleep(10)
     finally:
         os.kill(moto_server[1], signal.SIGCONT)
