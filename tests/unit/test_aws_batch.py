@@ -56,9 +56,7 @@ def test_a_job_is_submitted_as_this(stubbed):
         },
     )
     backend.submit([stubbed.job()])
-    assert backend.find([stubbed.TOKEN]) == {
-        stubbed.TOKEN: "1"
-    }  # without a request: the reply arrived
+    assert backend.find([stubbed.TOKEN]) == {stubbed.TOKEN: "1"}  # known from the reply
 
 
 def test_many_are_one_request(stubbed):

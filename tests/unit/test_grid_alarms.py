@@ -1,4 +1,4 @@
-"""The sections `alarms` and `on_alarm` of a grid: what they come to, and what is wrong where."""
+"""The sections `alarms` and `on_alarm` of a grid: their values, and the places of mistakes."""
 
 import pytest
 

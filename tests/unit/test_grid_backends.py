@@ -203,7 +203,7 @@ def test_defaults_of_the_configuration_file_are_recorded(config):
     )
     defaults = {"queue": "spot", "image": "i", "role": "r", "timeout_s": 7200.0}
     assert _batch("{memory: 1024}") == {**defaults, "memory": 1024}
-    # A definition that is named has a role of its own.
+    # A named definition has its own role.
     assert {*_batch("{job_definition: d}")} == {"queue", "job_definition", "memory", "timeout_s"}
     assert _batch("{memory: 1024}", "tmux") == {"memory": 1024}
 
@@ -294,7 +294,7 @@ def test_options_of_kubernetes_arrive():
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
     assert (spec["suspend"], spec["backoffLimit"]) == (True, 0)
     assert (spec["activeDeadlineSeconds"], spec["ttlSecondsAfterFinished"]) == (7200, 86400)
-    assert pod["terminationGracePeriodSeconds"] == 65  # the recipe's own 44.5, and the worker's
+    assert pod["terminationGracePeriodSeconds"] == 65  # the recipe's 44.5 and the worker's
     assert container["command"][2] == "$$(HOME)"
     assert container["resources"]["requests"]["cpu"] == "0.5"
     assert container["resources"]["limits"] == {

@@ -1,4 +1,4 @@
-"""docs/grid.md: what it shows is so."""
+"""docs/grid.md: its examples are true, and it names every section and limit."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""`extends`: what a grid takes over from another file, and what it says instead."""
+"""`extends`: what a grid takes from another file, and what it replaces."""
 
 import os
 
@@ -26,7 +26,7 @@ launch: {backend: local, retries: 2, env: {A: "1", B: "2"}}
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Writes grids into a folder of their own, and plans them from there."""
+    """Return a function that writes grids into a folder and plans them there."""
     monkeypatch.chdir(tmp_path)
 
     def planned(text, *overrides, **others):

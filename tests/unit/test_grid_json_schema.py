@@ -1,4 +1,4 @@
-"""The JSON Schema of grids says what the reader does: the same verdict on grids right and wrong."""
+"""The JSON Schema of grids accepts and refuses the same grids as the reader."""
 
 import copy
 from collections.abc import Iterator
@@ -174,7 +174,7 @@ def test_every_grid_here_is_right(path):
 
 
 def test_a_grid_that_extends_another_may_be_a_part(tmp_path):
-    """What it leaves out may stand in the other; a null takes away."""
+    """The other may have what it leaves out; null removes a key."""
     whole = "recipe: r\ngrid: {a: [1, 2], b: [3, 4]}\nmetric: {name: m, goal: minimize}\nseeds: 3"
     part = "extends: whole.yaml\ngrid: {a: null}\nmetric: {at: best}"
     (tmp_path / "whole.yaml").write_text(whole)
@@ -183,7 +183,7 @@ def test_a_grid_that_extends_another_may_be_a_part(tmp_path):
 
 
 def test_every_field_has_its_words():
-    """What an editor shows, and `init` writes."""
+    """Editors show them, and `init` writes them."""
 
     def untold(schema: dict[str, Any], where: str) -> Iterator[str]:
         for name, about in schema.get("properties", {}).items():
@@ -195,7 +195,7 @@ def test_every_field_has_its_words():
 
 
 def test_the_defaults_are_those_of_a_plan():
-    """They are written as a grid would write them: read back, nothing has changed."""
+    """Read from a grid, they change nothing."""
     written = {field.name: field.default for field in launch.SECTION if field.default is not None}
     assert grid_from_mapping({"name": "n", "recipe": "r", "launch": written}).launch == Launch()
     rules = SCHEMA["properties"]["alarms"]["properties"]
@@ -218,7 +218,7 @@ def _examples() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("given", list(_examples()), ids=str)
 def test_an_example_is_right(given):
-    """Whoever takes the comment in has a grid."""
+    """Without the comment signs, it is a valid part of a grid."""
     options = {"slurm": {"mem": "64G"}, "ray": {"memory": 64}, "kubernetes": {"memory": "64Gi"}}
     options |= {"beaker": {"memory": "64GiB"}, "modal": {"memory": 4096}}
     for name, more in options.items():

@@ -1,4 +1,4 @@
-"""The rest of the grid language: random, when, references; and its mistakes, to the letter."""
+"""The rest of the grid language: random, when, references; exact messages for mistakes."""
 
 import hashlib
 import json
@@ -249,7 +249,7 @@ def test_a_condition_sees_the_command_line():
     assert cells("optimizer=[sgd,lion]", "~x", "~y", **WHEN) == [
         *("opt=sgd", "opt=lion,beta2=0.9", "opt=lion,beta2=0.99")
     ]
-    # What only `when` gives keeps its condition.
+    # A key that only `when` gives keeps its condition.
     assert [c.get("beta2") for c in configs("beta2=0.5", **WHEN)] == [0.5, None, 0.5]
     assert [c.get("beta2") for c in configs("beta2=[1,2]", **WHEN)] == [1, 2, None, 1, 2]
     assert {c["momentum"] for c in configs("momentum=0.1", **WHEN)} == {0.1}
@@ -409,9 +409,8 @@ def test_references_that_explode_are_refused():
         "references make a value longer than 100000 characters, or nested deeper than 32 levels"
     )
     chain = {"a0": 1} | {f"a{n}": f"${{a{n - 1}}}" for n in range(1, 200)}
-    assert set(configs(base=chain)[0].values()) == {
-        1
-    }  # in order each is known when it is asked for
+    # In this order, each reference is already resolved.
+    assert set(configs(base=chain)[0].values()) == {1}
     assert problems(base=dict(reversed(chain.items())))[0] == (
         "base.a199: a199: a chain of more than 32 references"
     )

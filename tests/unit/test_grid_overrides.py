@@ -38,7 +38,7 @@ def test_an_axis_of_a_zip_stays_in_it():
     assert sorted({(run.config["d"], run.config["e"]) for run in planned.runs}) == [(8, 3), (9, 4)]
     assert list(planned.axes) == ["b", "c", "d", "e"]
     assert {(c["d"], c["e"]) for c in configs("e=[5,6]", "d=[8,9]")} == {(8, 5), (9, 6)}
-    # Left alone in its block, or replaced with all that it was zipped with, it is like any other.
+    # If it is alone in its block, or its whole zip is replaced, it is like any other axis.
     assert {(c["d"], c.get("e")) for c in configs("~e", "d=[9]")} == {(9, None)}
     nested = {**GRID, "zip": [{"o.p": [1, 2], "o.q": [3, 4]}]}
     assert {(c["o.p"], c.get("o.q")) for c in configs("o=[{p: 5}]", grid=nested)} == {(5, None)}
@@ -66,7 +66,7 @@ def test_included_cells_lose_what_an_override_takes_over():
 
     assert included("~a") == [(None, 3, None), (None, None, 5)]
     assert included("~w") == [(2, None, None), (4, None, 5)]
-    # The cells' names do not speak of values that are not theirs.
+    # The names of cells contain only their own values.
     assert [run.cell for run in plan(grid, ["a=9"]).runs] == ["w=3", "x=5"]
 
 

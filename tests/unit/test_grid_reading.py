@@ -1,4 +1,4 @@
-"""What a grid may say, and every message for what it may not, to the letter."""
+"""What a grid may contain, and the exact message for each mistake."""
 
 import math
 
@@ -262,7 +262,7 @@ def test_limits_stand_in_the_message():
     assert str(MAX_NODES) in message("a: &a [" + "x," * 1000 + "]\nb: [" + "*a," * 51 + "]")
 
 
-# 2 ** 16 values, a little more than are allowed: without the limit there is no error, but soon.
+# 2 ** 16 values, a little more than are allowed: without the limit, the test fails quickly.
 LEVELS = 16
 
 
@@ -313,7 +313,7 @@ def test_depth_counts_through_aliases():
 def test_escaped_characters_arrive(text, value):
     assert parse_grid(f"recipe: r\nbase: {{x: {text}}}", "g.yaml").base["x"].value == value
     assert parse_grid("recipe: r", "g.yaml", [f"x={text}"]).fixed["x"].value == value
-    # On the command line, what is in no quotes is taken as it is.
+    # On the command line, unquoted text is taken literally.
     assert parse_grid("recipe: r", "g.yaml", [f"x=a{value}"]).fixed["x"].value == f"a{value}"
 
 

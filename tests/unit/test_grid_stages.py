@@ -1,4 +1,4 @@
-"""Stages of a grid: what is wrong with them, and the runs that they plan."""
+"""Stages of a grid: mistakes in them, and the runs that they plan."""
 
 import sys
 from typing import Any
@@ -218,7 +218,7 @@ def test_what_is_chosen_is_counted_before_and_made_after():
     }  # fmt: skip
     assert {run.parents for run in later.only("dpo").runs} == {(ids[-1],)}
     assert [run.name for run in later.only("dpo").runs] == [f"dpo/beta={n}" for n in (1, 2, 3)]
-    assert later.unknown == {}  # of the best cell one was chosen
+    assert later.unknown == {}  # one run of the best cell was chosen
     assert not later.choices
     taken = grown(planned, lambda choice: ids[: choice.take.number])
     mine, theirs = ({run.id for run in p.only("dpo").runs} for p in (later, taken))
@@ -356,7 +356,7 @@ def test_what_jobs_ask_their_backend_for_may_differ_by_stage():
 
 
 def test_options_that_do_not_go_together_take_each_others_place_in_a_stage():
-    """And in overrides: by what the backend says of its options."""
+    """Also in overrides, as the backend declares its options."""
     over = {"docker_image": "registry/sweeper:1", "overrides": [{"if": {"x": 1}, "image": "lab/b"}]}
     sft = {"command": ["echo"], "grid": {"x": [0, 1]}, "launch": {"beaker": over}}
     later = {"command": ["echo"], "launch": {"beaker": {"min_runtime": "1h"}}}
@@ -376,7 +376,7 @@ def test_options_that_do_not_go_together_take_each_others_place_in_a_stage():
 
 
 def test_a_stage_may_have_options_of_a_backend_that_the_sweep_does_not_go_to():
-    """As a grid may beside its stages: it goes to another backend as it is."""
+    """As a grid may outside its stages: with another backend, it needs no change."""
     sft = {"command": ["echo"], "launch": {"slurm": {"mem": "8G"}}}
     grid = {"name": "p", "launch": {"slurm": {"partition": "gpu"}}, "stages": {"sft": sft}}
     elsewhere = plan(grid, ["launch.backend=local"])

@@ -1,4 +1,4 @@
-"""Commands in messages can be pasted into a shell, whatever their names hold."""
+"""Commands in messages can be pasted into a shell, whatever their names contain."""
 
 import shlex
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_a_root_that_is_found_anyway_is_left_out(tmp_path, monkeypatch):
 
 
 def test_messages_quote_the_commands_that_they_hold():
-    """`hint` does it. A command with a name that cannot hold a blank needs no quotes."""
+    """`hint` quotes them. A command with a name that cannot contain a blank needs no quotes."""
     package = Path(__file__).parents[2] / "sweeper"
     allowed = {
         "sweep/request.py",  # the name of a sweep, in a record that is read on other machines

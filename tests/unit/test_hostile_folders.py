@@ -36,7 +36,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 )
 @pytest.mark.parametrize("verb", ["cancel", "retry", "status", "logs"])
 def test_an_id_that_is_a_path_is_refused(root, capsys, identity, verb):
-    """`cancel evil` wrote a request into another sweep, whose run then was stopped."""
+    """Once, `cancel evil` wrote a request into another sweep and stopped its run."""
     for name in ("victim", "evil"):
         sweep = written.Written(root, name, {"x": [1]}, launch={"retries": 0, "grace_s": 1})
         run = sweep.run({"x": 1}, state="running")
@@ -95,7 +95,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(root):
 
 
 def test_a_sweep_may_itself_lie_elsewhere(root):
-    """On a larger disk, say: its owner's link stands in the root, which is theirs."""
+    """For example on a larger disk: the root and the link in it have the same owner."""
     (root.parent / "large").mkdir()
     root.mkdir()
     (root / "s").symlink_to(root.parent / "large")
@@ -120,7 +120,7 @@ def test_no_lock_request_or_launcher_goes_through_a_link(root):
 
 
 def test_gc_removes_nothing_beyond_a_link(root, capsys):
-    """`gc --attempts --delete` went into an `iteration_*` folder that was a link."""
+    """Once, `gc --attempts --delete` followed an `iteration_*` folder that was a link."""
     outside = _outside(root)
     sweep = written.Written(root, "s", {"x": [1]})
     sweep.run({"x": 1}, state="failed", attempt=1)
@@ -138,7 +138,7 @@ def test_gc_removes_nothing_beyond_a_link(root, capsys):
 
 
 def test_cancel_removes_no_file_that_is_not_the_runs_environment(root, tmp_path):
-    """What a launcher's record calls the environment's file was removed, wherever that was."""
+    """Once, the environment file named in a launcher's record was removed, wherever it was."""
     sweep = written.Written(root, "s", {"x": [1]}, launch={"retries": 0, "grace_s": 1})
     sweep.run({"x": 1}, state="failed")
     sweep.save()
@@ -182,7 +182,7 @@ JOBS = [
 
 @pytest.mark.parametrize("other", JOBS)
 def test_jobs_are_executed_from_the_plan_and_not_from_a_stored_job(scene, other):
-    """So an earlier launcher was about to submit this. What was agreed to is the plan."""
+    """As if an earlier launcher had written the job. Only the plan was confirmed."""
     run = scene.ids[0]
     scene.step()
     path = scene.folder.job(run, 1)
@@ -196,13 +196,13 @@ def test_jobs_are_executed_from_the_plan_and_not_from_a_stored_job(scene, other)
 
 
 def _written(path: str) -> tuple[int, int, int]:
-    """Which file it is, and when it was written: not when it was read."""
+    """Return the inode, the time of the last write, and the size of a file."""
     status = os.stat(path)
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def test_an_unchanged_job_is_not_rewritten(scene):
-    """A worker that lives is known by its lock on it."""
+    """A living worker is recognised by its lock on the file."""
     run = scene.ids[0]
     scene.step()
     path = scene.store.local_path(scene.folder.job(run, 1))

@@ -1,4 +1,4 @@
-"""Imports point one way. What starting loads is in tests/e2e/test_loading.py."""
+"""Imports go in one direction. What start-up loads is tested in tests/e2e/test_loading.py."""
 
 import ast
 import functools
@@ -12,8 +12,8 @@ from sweeper.commands import PARENTS, VERBS, load
 
 ROOT = Path(__file__).parents[2]
 
-# A module may import from ranks below its own, and from its own package (no circle there is another
-# test's). Packages stand for all that is in them and not named here itself.
+# A module may import from lower ranks and from its own package (another test forbids circles).
+# A package stands for all its modules that are not named here.
 RANKS = [
     {"errors"},
     {"sandbox", "paths", "common"},
@@ -33,15 +33,15 @@ RANKS = [
     {"__main__", "__init__"},
 ]
 RANK = {module: rank for rank, modules in enumerate(RANKS) for module in modules}
-# Loaded by path in the recipe's interpreter, which may have no sweeper: import nothing of ours, but
-# for types alone.
+# Loaded by path in the recipe's interpreter, which may have no sweeper: they import sweeper for
+# types only.
 ALONE = {"start.py", "bootstrap.py", "inspection.py", "checking.py", "function_recipes.py",
          "meter.py", "recipe_hooks.py", "fork_server.py", "fork_protocol.py",
          "fresh_process.py", "own_packages.py"}  # fmt: skip
 
 
 def _imported(path: Path) -> set[str]:
-    """Dotted names of everything that a file imports, at any depth, in a call as well."""
+    """Return the dotted names of everything that a file imports, at any depth, also in calls."""
     named = {name for statement in _imports(path) for name in _names(statement)}
     return named | {match[1] for match in _CALL.finditer(path.read_text())}
 
@@ -56,7 +56,7 @@ _LINE = re.compile(
 
 @functools.cache
 def _imports(path: Path) -> list[ast.stmt]:
-    """Each import. Only lines that import are parsed, unless a text looks like one."""
+    """Return each import. Parse only lines that import, unless a string looks like one."""
     text = path.read_text()
     matches = [*_LINE.finditer(text)]
     try:
@@ -68,7 +68,7 @@ def _imports(path: Path) -> list[ast.stmt]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """All of them, and no expressions, of which there are many and which import nothing."""
+    """Yield all statements, but no expressions: these are many and import nothing."""
     for block in ("body", "orelse", "finalbody", "handlers", "cases"):
         for inner in getattr(node, block, ()):
             yield inner
@@ -85,7 +85,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _loaded(path: Path) -> set[str]:
-    """Dotted names of what a file imports, without those under `if TYPE_CHECKING`."""
+    """Return the dotted names that a file imports, without those under `if TYPE_CHECKING`."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -95,12 +95,12 @@ def _loaded(path: Path) -> set[str]:
 
 
 def _module(path: Path) -> str:
-    """`sweeper/backends/tmux.py` -> `backends`; `sweeper/cli.py` -> `cli`."""
+    """Map `sweeper/backends/tmux.py` to `backends`, and `sweeper/cli.py` to `cli`."""
     return _ranked(".".join(path.relative_to(ROOT / "sweeper").with_suffix("").parts))
 
 
 def _ranked(dotted: str) -> str:
-    """The module of that name, or the package that it is in, as `RANKS` names it."""
+    """Return the module of that name, or its package, as `RANKS` names it."""
     package, _, module = dotted.partition(".")
     room = f"{package}.{module.partition('.')[0]}"
     return room if room in RANK else package
@@ -137,7 +137,7 @@ def _mistakes(path: Path) -> Iterator[str]:
 
 
 def test_no_import_goes_in_a_circle():
-    """Imports at the top, in functions and for types alone; `sweeper` itself is left out."""
+    """Imports at the top, in functions and for types count; `sweeper` itself is left out."""
     assert [sorted(circle) for circle in _circles(_graph(ROOT))] == []
 
 
@@ -152,7 +152,7 @@ def test_a_circle_is_found_whatever_it_goes_by(tmp_path):
 
 
 def _graph(root: Path) -> dict[str, set[str]]:
-    """Each module of ours -> those that it imports, wherever it does."""
+    """Map each module of sweeper to the modules that it imports anywhere."""
     files: dict[str, Path] = {}
     for top in ("sweeper", "analysis", "recipes"):
         for path in (root / top).rglob("*.py"):
@@ -175,7 +175,7 @@ MOST_SINGLE = 40
 
 
 def test_few_modules_have_one_importer():
-    """A module with one importer in its package is a file too many, unless a table lists it."""
+    """A module with one importer in its package is one file too many, unless a table lists it."""
     graph = _graph(ROOT)
     importers = {name: [other for other in graph if name in graph[other]] for name in graph}
     verbs = {load(name).run.__module__ for name in VERBS if name not in PARENTS}
@@ -191,12 +191,12 @@ def test_few_modules_have_one_importer():
 
 
 def _in(name: str, files: Mapping[str, Path]) -> str | None:
-    """The module of ours that an import of `name`, a module or something in one, loads."""
+    """Return the module of sweeper that an import of `name` (a module or a name in one) loads."""
     return next((file for file in (name, name.rpartition(".")[0]) if file in files), None)
 
 
 def _circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
-    """The largest sets of modules that all lead to each other."""
+    """Return the largest sets of modules that all import each other, directly or not."""
     reached: dict[str, set[str]] = {}
     for start in graph:
         seen, left = set[str](), [start]
@@ -212,7 +212,7 @@ def _circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
 
 
 def test_the_engine_stands_alone():
-    """Who runs it elsewhere needs little of ours, and nobody needs it to know a path."""
+    """It runs elsewhere with few other packages of sweeper."""
     allowed = ("engine", "common", "errors", "paths", "sweep", "__version__")
     for path in sorted((ROOT / "sweeper" / "engine").rglob("*.py")):
         ours = {name.split(".")[1] for name in _imported(path) if name.startswith("sweeper.")}
@@ -220,7 +220,7 @@ def test_the_engine_stands_alone():
 
 
 def test_a_verb_has_its_arguments_and_what_it_does_in_one_file():
-    """Nothing else adds arguments but what verbs share and programs that are started."""
+    """Only code that verbs share, and programs that are started, also add arguments."""
     verbs = [load(name) for name in VERBS if name not in PARENTS]
     assert all(verb.add_arguments.__module__ == verb.run.__module__ for verb in verbs)
     adding = {path for path in FILES if ".add_argument(" in path.read_text()}
@@ -246,7 +246,7 @@ def test_only_backends_name_a_backend():
 
 
 def test_one_module_knows_the_kinds_of_remote_stores():
-    """`doctor` has hints about packages, and AWS Batch is no store."""
+    """Except `doctor`, for its hints about packages, and AWS Batch, which is no store."""
     client = re.compile(r"\b(s3fs|boto3|botocore|aiobotocore|gcsfs|adlfs)\b")
     scheme = re.compile(r"""["'](s3a?|gs|gcs|az|abfss?)(://)?["']""")
     clients, schemes = set[str](), set[str]()
@@ -282,7 +282,7 @@ def test_the_report_is_a_pipeline_whose_imports_point_one_way():
 
 
 def test_recipes_know_nothing_of_sweeper():
-    """But what is there for any recipe to build on."""
+    """Except the packages for recipes."""
     allowed = ("recipes", "sandbox", "telemetry")
     for path in sorted((ROOT / "recipes").rglob("*.py")):
         ours = {n for n in _imported(path) if n.split(".")[0] == "sweeper"}

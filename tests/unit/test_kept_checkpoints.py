@@ -1,4 +1,4 @@
-"""Which checkpoints nobody needs: none that something refers to, or that a run continues from."""
+"""Unneeded checkpoints: none that something refers to, or that a run continues from."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def _path(run: str, name: str) -> str:
 
 @pytest.fixture
 def written_sweep(tmp_path: Path) -> Any:
-    """Three runs with three checkpoints each: two are over, one is at work."""
+    """Write three runs with three checkpoints each: two have ended, one is running."""
     made = written.Written(tmp_path / "root", "s", {"lr": [1, 2, 3]})
     for lr, state in ((1, "succeeded"), (2, "succeeded"), (3, "running")):
         records = [
@@ -37,7 +37,7 @@ def _removable(made: Any) -> tuple[list[Any], list[Any]]:
         for step in (1, 2, 3)
     }
     gone = _path("lr1", "1")
-    del sizes[gone]  # deleted before
+    del sizes[gone]  # deleted earlier
     removable = of_runs(runs, sizes)
     assert gone not in {path.path for _, _, path in removable} and len(removable) == 8
     return runs, removable

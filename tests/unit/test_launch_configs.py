@@ -1,4 +1,4 @@
-"""Config objects from Python: the grid that is made from them, and the functions that take them."""
+"""Config objects from Python: the grid made from them, and the functions that take them."""
 
 import dataclasses
 import sys

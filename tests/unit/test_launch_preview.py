@@ -1,4 +1,4 @@
-"""What `sweeper plan` says of a grid and of what exists already."""
+"""What `sweeper plan` says of a grid and of recorded runs."""
 
 import io
 import json
@@ -132,7 +132,7 @@ def test_texts_that_look_like_other_values_are_quoted(store):
 
 
 def test_axes_are_told_from_the_runs(store):
-    """Whatever section they stand in, and whatever was left out."""
+    """In any section, and with excluded cells."""
     grid = {
         "name": "mixed",
         "command": ["echo", "{opt}"],
@@ -275,7 +275,7 @@ def test_a_metric_that_earlier_runs_did_not_record(tmp_path):
 
 
 def test_what_an_earlier_version_has_on_record_of_backends_is_read():
-    """It wrote a section for each that there was then, and none for others."""
+    """It wrote a section for each backend of that time, and none for later ones."""
     document = plan({"name": "g", "command": ["true"]}).document()
     slurm = {"mem": "4G", "time_s": 60.0, "overrides": [{"if": {"x": [1]}, "mem": "8G"}]}
     document["launch"] |= {"backend": "slurm", "slurm": slurm, "aws_batch": {}}

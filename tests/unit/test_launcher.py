@@ -68,7 +68,7 @@ def test_the_job_is_written_before_the_intent(scene):
 
 
 class FlakyStore(LocalStore):
-    """Refuses its creates numbered in `refused`, counted from 1."""
+    """A store that refuses the creates numbered in `refused`, counted from 1."""
 
     refused = frozenset({3, 4})
     creates = 0
@@ -118,7 +118,7 @@ def test_jobs_start_in_the_sweeps_folder_if_there_is_one(scene, elsewhere):
 
 
 class Recording(FakeBackend):
-    """Records what it is given to start."""
+    """A backend that records the jobs that it gets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ def test_lost_takes_an_expired_lease_and_an_absent_job(scene):
 
 
 def test_a_launcher_that_only_stops_calls_nothing_lost(scene):
-    """A `sweeper cancel` of another run, from where the jobs of this one are not known."""
+    """Such as `sweeper cancel` of another run, on a machine that does not know this job."""
     run = scene.ids[0]
     scene.step()
     scene.backend.lose(token(run, 1))
@@ -267,7 +267,7 @@ def test_a_queued_job_is_never_stale_and_can_be_withdrawn(scene):
         assert scene.observed()["observed"][run] == "stopping since 12:01:03Z: Priority"
     cancelled = len(scene.backend.cancelled)
     scene.step(NOT_YET_SECONDS / 2)
-    assert cancelled == len(scene.backend.cancelled) == 4  # asked again, and not in every round
+    assert cancelled == len(scene.backend.cancelled) == 4  # repeated, but not in every step
     scene.backend.not_yet = set()
     scene.step(NOT_YET_SECONDS)
     scene.step(NOT_YET_SECONDS)
@@ -298,7 +298,7 @@ def _without_answers(scene: Scene, method: str) -> list[str]:
 
 
 def _stop_one_while_silent(scene: Scene, method: str) -> list[str]:
-    """One of two is to be stopped, the other has ended, and a third waits."""
+    """Let calls fail while one run is to be stopped, another has ended, and a third waits."""
     scene.step()
     failing = _without_answers(scene, method)
     scene.worker(scene.ids[0], 1, Event.CANCEL)
@@ -332,7 +332,7 @@ def test_a_job_that_cannot_be_looked_for_holds_up_no_others_but_keeps_its_place(
 
 
 def test_a_failed_poll_starts_nothing_but_stops_what_it_can(scene):
-    """Where what has ended is not known: the accounting of Slurm is down, say."""
+    """For example while the accounting of Slurm is down."""
     first, _, third = scene.ids
     _stop_one_while_silent(scene, "poll")
     assert scene.backend.cancelled == [token(first, 1)]

@@ -1,4 +1,4 @@
-"""What launchers log: what they wait for, in a bounded file, without secrets."""
+"""Launchers log what they wait for, in a bounded file, without secrets."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from sweeper.sweep.states import Event
 
 
 def _messages(path: Path) -> list[str]:
-    """The messages in a log, without time and level."""
+    """Return the messages in a log, without time and level."""
     return [line.split(" ", 2)[2] for line in path.read_text().splitlines()]
 
 

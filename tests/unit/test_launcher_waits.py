@@ -69,7 +69,7 @@ def test_quota_is_a_wait_and_no_failure(make_scene):
         assert (attempt, Event.RETRY) in scene.events(run)
         scene.scheduler = scene.new_scheduler()
         scene.step(1)
-        assert len(scene.backend.submitted) == attempt  # a restart does not hurry it
+        assert len(scene.backend.submitted) == attempt  # a restart does not shorten the wait
         scene.step(1000)
         assert len(scene.backend.submitted) == attempt + 1
     scene.finish(run, 4)
@@ -80,8 +80,8 @@ def test_quota_is_a_wait_and_no_failure(make_scene):
 @pytest.mark.parametrize(
     ("event", "reason", "attempts"),
     [
-        (Event.FAILED, "quota", SERVICE_TRIES + 1),  # it never comes back
-        (Event.FAILED, "service", SERVICE_TRIES + 1),  # it may be the run that an engine dies of
+        (Event.FAILED, "quota", SERVICE_TRIES + 1),  # the quota never comes back
+        (Event.FAILED, "service", SERVICE_TRIES + 1),  # the run may kill its engine
         (Event.PREEMPTED, "terminated", 21),
     ],
 )
@@ -122,8 +122,8 @@ def test_paused_runs_lower_the_limit_and_are_shown(make_scene):
     for run in scene.ids[:3]:
         scene.worker(run, 1, Event.SUCCEEDED)
     scene.step()
-    assert len(scene.backend.submitted) == 5  # one runs still: room for one more, not for three
-    assert scene.relaunch().limit == 1  # what is paused says so to the next launcher too
+    assert len(scene.backend.submitted) == 5  # one still runs: room for one more, not for three
+    assert scene.relaunch().limit == 1  # paused runs say so to the next launcher as well
 
 
 @pytest.mark.parametrize("body", [{"paused": 3}, {"paused": {}}, {"schema": 99}, {}])
@@ -149,7 +149,7 @@ def test_a_sweep_whose_first_runs_all_fail_alike_is_held(make_scene):
         _fail(scene, run, f"FileNotFoundError: /data/{run}/x.json at line {number}")
     summary = scene.step()
     assert "failed with the same error (error: FileNotFoundError: /data/" in summary.held
-    assert not summary.finished  # one runs on
+    assert not summary.finished  # one still runs
     assert len(scene.backend.submitted) == 4
     assert scene.observed()["observed"][scene.ids[7]] == "held back"
     scene.finish(scene.ids[3])
@@ -157,7 +157,7 @@ def test_a_sweep_whose_first_runs_all_fail_alike_is_held(make_scene):
     assert summary.finished
     assert summary.counts == {State.FAILED: 3, State.SUCCEEDED: 1, State.PLANNED: 4}
     assert scene.relaunch().held is None
-    assert len(scene.backend.submitted) == 8  # a relaunch goes on
+    assert len(scene.backend.submitted) == 8  # a relaunch continues
 
 
 def test_a_sweep_that_is_removed_is_not_begun_again(make_scene):
@@ -214,7 +214,7 @@ def test_runs_that_end_otherwise_hold_nothing(make_scene, ends):
     assert scene.step().held is None
     for run in scene.ids[3:6]:
         _fail(scene, run, "no such key 1")
-    assert scene.step().held is None  # only the first count
+    assert scene.step().held is None  # only the first runs count
 
 
 def test_retries_come_before_the_hold(make_scene):
@@ -230,7 +230,7 @@ def test_retries_come_before_the_hold(make_scene):
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_retries_do_not_weaken_the_hold(make_scene, retries):
-    """While the first runs, which all failed alike, are tried again, no others are begun."""
+    """While the first runs, which all failed alike, are retried, no others are started."""
     scene = make_scene(40, max_parallel=4, retries=retries)
     while not (summary := scene.step(1)).finished:
         for run, state in scene.folder.read_states().items():
@@ -276,7 +276,7 @@ def test_each_run_is_counted_once(make_scene):
 
 
 def test_a_machine_without_room_slows_the_launcher_and_is_told(make_scene):
-    """A worker that could start no recipe is tried again once the others have ended."""
+    """A run whose worker could start no recipe is retried once the others have ended."""
     scene = make_scene(6, max_parallel=4)
     scene.step()
     run = scene.ids[0]
@@ -294,7 +294,7 @@ def test_a_machine_without_room_slows_the_launcher_and_is_told(make_scene):
 
 
 def test_a_full_backend_is_waited_for(make_scene):
-    """It has started some jobs and has no room for the others, which keep their attempt."""
+    """It starts some jobs and has no room for the others, which keep their attempt."""
     scene = make_scene(6, max_parallel=4)
     submit = scene.backend.submit
 
@@ -323,13 +323,13 @@ def test_errors_are_compared_without_paths_and_numbers():
     breaker.run_ended("a", Failure("error", 1, error))
     assert breaker.tripped(3) is None
     breaker.run_ended("b", Failure("error", 1, two))
-    assert breaker.tripped(2) is not None  # all, where there are fewer
+    assert breaker.tripped(2) is not None  # all runs, if there are fewer
     breaker.run_ended("c", Failure("oom", None, two))
     assert breaker.tripped(3) is None
 
 
 def _failed_alike(make_scene: Any, runs: int, **launch: Any) -> Scene:
-    """The first three runs have failed with the same error."""
+    """Let the first three runs fail with the same error."""
     scene = make_scene(runs, **launch)
     scene.step()
     for run in scene.ids[:3]:
@@ -416,7 +416,7 @@ def test_never_more_than_max_parallel(make_scene, seed):
 
 
 def _at_work(scene: Scene) -> list[str]:
-    """Jobs that really are at work: accepted by the backend, and not ended."""
+    """Return the jobs that the backend has accepted and that have not ended."""
     return [job for job, status in scene.backend.jobs.items() if status.state.value == "running"]
 
 
@@ -433,7 +433,7 @@ def _live(scene: Scene, rng: random.Random, job: str) -> None:
     elif Event.SUBMITTED not in happened:
         return
     elif rng.random() < 0.1:
-        scene.backend.end(job, 1)  # without a word
+        scene.backend.end(job, 1)  # without an event
     elif rng.random() < 0.1:
         scene.backend.lose(job)
     else:
@@ -461,7 +461,7 @@ def _ask(scene: Scene, rng: random.Random) -> None:
 
 
 def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene):
-    """Killed between the intents and the submission, and launched again with fewer at once."""
+    """The launcher is killed before the submission and restarted with a lower limit."""
     scene = make_scene(4, max_parallel=4)
     scene.backend.reachable = False
     scene.step()

@@ -114,7 +114,7 @@ def test_unneeded_environments_are_listed(tmp_path, monkeypatch):
     store.create("open/state/a/1.claimed.json", b"{}")
     needed = (("requeued", "slurm", 1), ("preempted", "local", 1), ("given_up", "slurm", 21))
     for name, backend, attempts in needed:
-        for attempt in range(1, attempts + 1):  # of a run that the grid need not have any more
+        for attempt in range(1, attempts + 1):  # of a run that may no longer be in the grid
             store.create(f"{name}/state/a/{attempt}.preempted.json", b"{}")
         plan = {"name": name, "launch": {"backend": backend}, "recipe": {}, "runs": []}
         store.create(f"{name}/sweep.json", json.dumps(plan).encode())
@@ -127,7 +127,7 @@ def test_unneeded_environments_are_listed(tmp_path, monkeypatch):
 
 
 def test_sweeps_using_an_engine_are_known_by_its_key(tmp_path, monkeypatch):
-    """Wherever it was when they were launched; a sweep that cannot be looked at may be at work."""
+    """The engine's address does not matter; an unreadable sweep may be running."""
     home = str(tmp_path / "home")
     monkeypatch.setenv("SWEEPER_HOME", home)
     os.makedirs(f"{home}/engine")
@@ -146,7 +146,7 @@ def test_sweeps_using_an_engine_are_known_by_its_key(tmp_path, monkeypatch):
 
 
 def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path):
-    """Or the first of them, and how many more there are."""
+    """Or the first of them, and the number of the others."""
     store = LocalStore(str(tmp_path))
     for n in range(8):
         store.create(f"s{n}/sweep.json", b"{}")

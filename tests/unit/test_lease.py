@@ -1,4 +1,4 @@
-"""One launcher a sweep on a store that is elsewhere (here a folder that is used as one)."""
+"""One launcher per sweep on a remote store (here a folder that is used as one)."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 
 
 class Clock(FakeClock):
-    """Counts how often somebody sleeps."""
+    """A clock that counts calls of `sleep`."""
 
     slept = 0
 
@@ -38,7 +38,7 @@ def folder(store: LocalStore) -> SweepFolder:
 
 
 def _elsewhere(store: LocalStore, epoch: int, beat: int = 1) -> None:
-    """A launcher on another machine."""
+    """Write the lease of a launcher on another machine."""
     store.replace(f"s/launcher/{epoch}", json.dumps({"host": "h", "pid": 1, "began": "1"}).encode())
     store.replace(f"s/launcher/{epoch}.beat", b"%d" % beat)
 
@@ -61,7 +61,7 @@ def test_only_a_beat_before_our_eyes_shows_life(store, folder):
         return lease.is_alive(folder, since)
 
     _elsewhere(store, 1)
-    assert not alive(0.0)  # it may be of long ago
+    assert not alive(0.0)  # the beat may be old
     clock.sleep(5)
     _elsewhere(store, 1, 2)
     assert alive(0.0)
@@ -94,13 +94,13 @@ def test_a_silent_launcher_is_replaced_and_notices(store, folder):
         assert clock.now > lease.LEASE_SECONDS
         assert store.exists("s/launcher/5")
         check()
-        _elsewhere(store, 6)  # we slept, and were replaced
+        _elsewhere(store, 6)  # another launcher has taken over
         with pytest.raises(AnotherLauncher, match="taken over"):
             check()
 
 
 def test_a_dead_process_of_this_machine_is_not_waited_for(store, folder):
-    who = this_process()._replace(began="0")._asdict()  # its number is another's by now
+    who = this_process()._replace(began="0")._asdict()  # its pid belongs to another process now
     store.create("s/launcher/1", json.dumps(who).encode())
     store.create("s/launcher/1.beat", b"1")
     assert not lease.is_leased(folder)
@@ -160,7 +160,7 @@ def test_a_lease_of_a_sweep_that_was_deleted_leaves_nothing_behind(store, folder
 
 
 def test_an_epoch_after_one_that_was_deleted_is_not_taken(store, folder):
-    """A launcher looks, and stands still while the sweep is deleted and launched anew."""
+    """Between two steps of a launcher, the sweep is deleted and launched anew."""
 
     class Slow(LocalStore):
         def create(self, path: str, data: bytes) -> None:
@@ -171,12 +171,12 @@ def test_an_epoch_after_one_that_was_deleted_is_not_taken(store, folder):
     with lease.holding_lease(folder, 0.0):
         pass
     with lease.holding_lease(SweepFolder(Slow(store.root), "s"), 0.0):
-        assert not store.exists("s/launcher/2")  # a second holder of the new sweep's epoch 1
+        assert not store.exists("s/launcher/2")  # there must be no holder beside that of epoch 1
         assert store.exists("s/launcher/1")
 
 
 def test_a_launch_says_that_it_waits_for_a_lease(store, folder):
-    """Its launcher died on another machine, which only the time can show."""
+    """Its launcher died on another machine, which only a timeout can show."""
     _elsewhere(store, 1)
     clock, notices = Clock(), list[str]()
     with lease.holding_lease(folder, 0.5, clock=clock, sleep=clock.sleep, tell=notices.append):

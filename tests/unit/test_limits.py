@@ -1,4 +1,4 @@
-"""What a machine at its limits says, and what is made of it."""
+"""Errors of a machine at its limits, and how they are handled."""
 
 import errno
 import os
@@ -49,7 +49,7 @@ def test_only_errors_of_a_full_machine_are_retried():
 
 @contextmanager
 def _no_more_files() -> Iterator[None]:
-    """This process may open no other file."""
+    """Prevent this process from opening any other file."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open(os.devnull, os.O_RDONLY)
     os.close(free)
@@ -61,7 +61,7 @@ def _no_more_files() -> Iterator[None]:
 
 
 def test_no_file_to_open_is_no_room_for_jobs(tmp_path):
-    """And says nothing of those at work: asked about them, it does not call them absent."""
+    """A poll of running jobs then fails; it does not report them as absent."""
     backend, token = LocalBackend(str(tmp_path)), "aaaaaaaaaaaa-a1"
     argv = [sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path), token]
     job = JobSpec(token, "x", argv, str(tmp_path), {})
