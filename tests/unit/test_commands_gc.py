@@ -138,7 +138,7 @@ def test_gc_removes_environments_and_logs_of_launchers(store, capsys):
     assert quiet.exists()  # its launcher is running, but had nothing to log
     assert str(quiet) in {item["path"] for item in ask(capsys, "store", "gc", "--delete")["items"]}
     assert expected["gone"].exists()
-    assert expected["s"].exists()  # a run is at work
+    assert expected["s"].exists()  # it has a running run
     assert [path.name for path in logs.iterdir()] == ["young.log"]
 
 
