@@ -111,7 +111,7 @@ class Scene:
         return self.wall + self.clock.now
 
     def seal(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Seal the plan as one of this user's."""
+        """Seal the plan as this user's."""
         monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
         plan = sealed(read_json(self.store, self.folder.plan))
         self.store.replace(self.folder.plan, encode(plan))

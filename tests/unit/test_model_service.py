@@ -62,9 +62,8 @@ def test_a_model_unknown_to_the_engine_is_refused(warnings: Any) -> None:
     assert "the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-ins" in problem
     assert problem.endswith("; `launch: {check_models: false}` starts the runs anyway")
     command = {"recipe": None, "command": ["true", "{model_name}"]}
-    [warning] = [
-        line for line in warnings(**grid, **command) if "gpt2" in line
-    ]  # may be its own model
+    # The command may have its own model.
+    [warning] = [line for line in warnings(**grid, **command) if "gpt2" in line]
     assert warning.startswith(
         "the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-"
     )

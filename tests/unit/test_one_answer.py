@@ -117,7 +117,7 @@ def test_all_readers_give_the_same_value_of_a_run(
     ask: Any,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """`long`: files so large that other code reads them."""
+    """`long`: files so large that different code reads them."""
     more = {"x": "x" * 60_000} if long else {}
     metric = {"name": "m", "goal": "minimize", "at": at}
     sweep = written.Written(root, "s", {"case": list(ROWS)}, metric)
@@ -167,7 +167,7 @@ def test_a_watched_run_gets_the_same_value(case: str, at: str, root: Path):
 
 
 def test_all_readers_give_the_same_progress(root: Path, capsys: pytest.CaptureFixture[str]):
-    """The newest attempt counts, even if it restarted from step 0: its last row with a step."""
+    """Progress is the last row with a step of the newest attempt, even after a restart at 0."""
     sweep = written.Written(root, "s", {"case": [1, 2, 3]})
     sweep.run({"case": 1}, None, [{"step": step} for step in range(50)], "preempted")
     sweep.run({"case": 1}, None, [{"step": step} for step in range(4)], "running", attempt=2)

@@ -33,7 +33,7 @@ def test_each_place_gets_its_share_in_their_order(pair: Any) -> None:
 
 
 def test_the_place_is_on_record_before_the_job_is_submitted(pair: Any) -> None:
-    """After a kill in between, the next launcher looks for the job only there."""
+    """After a kill during the submission, the next launcher looks for the job only there."""
     scene, fake, spare = pair(1, max_parallel=1)
     fake.refusal = Unreachable("fake: the submission is cut off")
     scene.step()

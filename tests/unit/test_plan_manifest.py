@@ -152,7 +152,7 @@ def test_the_manifest_of_slurm_is_a_script(manifests: Any, tmp_path: Path) -> No
     tasks = [line for line in text.splitlines() if line.startswith("# task ")]
     assert len(tasks) == 4
     assert shlex.split(tasks[0].partition(": ")[2])[-2] == f"{tmp_path}/toys"
-    assert not (tmp_path / "toys").exists()  # nothing is written
+    assert not (tmp_path / "toys").exists()
 
 
 def test_a_backend_without_manifests_is_refused(manifests: Any) -> None:
@@ -197,7 +197,7 @@ def test_each_of_several_places_has_its_manifests(tmp_path: Path, capsys: Any) -
     assert first["containerProperties"]["image"] == "i"
     assert [document["arrayProperties"]["size"] for document in arrays] == [2, 2]
     assert [d.get("kind") for d in documents].count("Job") == 4
-    assert main([*argv, "--backend", "beaker"]) == 0  # only this one's
+    assert main([*argv, "--backend", "beaker"]) == 0  # the manifests of one
     alone = capsys.readouterr().out
     assert [document["version"] for document in _documents(alone)] == ["v2"] * 4
     assert "as if" not in alone and alone in whole

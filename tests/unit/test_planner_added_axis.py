@@ -47,10 +47,8 @@ def test_a_growing_grid_runs_only_what_is_new(tmp_path):
         ({"grid": {"lr": [1], "rank": [8, 32]}}, 2),  # an axis over a value of base
         ({"grid": {"lr": [1, 2], "rank": [8, 32]}}, 4),  # a value
         ({"random": {**GRID["random"], "samples": 3}}, 4),  # a sample
-        (
-            {"when": [{"if": {"rank": 8, "lr": 2}, "grid": {"w": [1, 2]}}]},
-            6,
-        ),  # an axis for some cells
+        # an axis for some cells
+        ({"when": [{"if": {"rank": 8, "lr": 2}, "grid": {"w": [1, 2]}}]}, 6),
         ({"seeds": 2}, 15),  # a replicate
         ({"include": [{"lr": 9}]}, 2),  # a cell
         ({"base": {"rank": 64, "same": 1}, "grid": GRID["grid"]}, 6 + 2),  # other values

@@ -124,7 +124,7 @@ def test_a_user_table_counts_until_it_is_reset(
 def test_costs_of_a_sweep_by_run_cell_day_and_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the outcome of each attempt, else from the metrics of the run."""
+    """Costs come from the outcome of each attempt, else from the metrics of the run."""
     file = tmp_path / "models.json"
     file.write_bytes(table(prefill=1, sample=1, train=1))
     assert main(["costs", "--prices", "--refresh", str(file)]) == 0

@@ -55,9 +55,8 @@ class Service:
 
 def test_the_limit_of_a_service_is_learned_and_followed() -> None:
     service = Service(60)
-    assert (
-        service.after(3)[-1] == 60
-    )  # at once the number of jobs not held back, if that is half or more
+    # The limit is at once the number of jobs not held back, if that is half or more.
+    assert service.after(3)[-1] == 60
     assert set(service.after(300)) <= {60, 61}
     service.cap = 10
     assert service.after(120)[-1] in (10, 11)
@@ -117,9 +116,8 @@ def test_members_take_turns_when_slots_do_not_divide(limit: int, weights: tuple[
         for ended in [who for end, who in ends if end == now]:
             held[ended] -= 1
         ends = [each for each in ends if each[0] > now]
-        for who in sorted(
-            held, key=lambda n: (n + now) % len(weights)
-        ):  # no member is always first
+        # No member is always first.
+        for who in sorted(held, key=lambda n: (n + now) % len(weights)):
             claims = {str(n): Claim(weights[n], held[n], 50, turns[n]) for n in range(len(weights))}
             got = grant(limit, claims, str(who))
             held[who] += got.slots
@@ -329,7 +327,7 @@ def test_a_launcher_that_ended_leaves_its_slots_to_its_runs(shared: Account) -> 
         assert ended.look(Jobs(2, 8, 10)).slots == 10
         raise KeyboardInterrupt
     assert other.look(Jobs(0, 10, 10)).slots == 8
-    assert ended.look(Jobs(2, 8, 10)).slots == 2  # for its runs
+    assert ended.look(Jobs(2, 8, 10)).slots == 2  # the slots of its runs
 
 
 def test_sweeps_without_a_launcher_are_opened_once_and_never_during_a_write(
@@ -418,7 +416,7 @@ def test_an_idle_member_does_not_catch_up_on_turns(
 
 
 def test_sweeps_of_one_name_are_told_apart_by_identity(shared: Account) -> None:
-    """The same path may be another folder on another machine, or a sweep made anew."""
+    """The same path may be another folder on another machine, or a recreated sweep."""
     first = shared.launcher("s", identity="one")
     assert first.look(Jobs(4, 0, 4)).slots == 4
     shared.begin("s", 6)

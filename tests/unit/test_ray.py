@@ -34,7 +34,7 @@ STATUSES: list[tuple[About, JobStatus]] = [
         {"state": "ALIVE", "node": "n1", "end": {"code": 0, "tail": ["sweeper: succeeded"]}},
         JobStatus(ENDED, 0, node="n1"),
     ),
-    # Killed by a signal, perhaps since the node goes down, which Ray reports later.
+    # Killed by a signal, perhaps because the node goes down, which Ray reports later.
     (
         {"state": "ALIVE", "node": "n1", "end": {"code": -9, "tail": []}},
         JobStatus(JobState.RUNNING, node="n1"),

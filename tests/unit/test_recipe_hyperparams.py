@@ -133,7 +133,7 @@ def test_the_rank_grows_with_what_there_is_to_learn(tmp_path):
         32,  # rank 16 has 37,968 weights
         "75,936 weights for 38,000 bytes of answers (a token has at least one byte)",
     )
-    # 60 steps of 16 groups of 16 answers: a bit each.
+    # 60 steps of 16 groups of 16 answers: one bit per answer.
     assert rank("rl", rl.Config(lora_rank="auto")) == 8
     assert rank("rl", rl.Config(lora_rank="auto", max_steps=100, group_size=16)) == 16
     assert rank("distill", distill.Config(lora_rank="auto", max_steps=60)) == 128

@@ -51,9 +51,8 @@ def test_a_directory_means_its_last_weights(tmp_path, run):
     before = (tmp_path / "checkpoints.jsonl").read_bytes()
     assert rundir.state_path(str(tmp_path)) == "tinker://x/weights/20"
     assert rundir.state_path("tinker://x/weights/final") == "tinker://x/weights/final"
-    assert (
-        tmp_path / "checkpoints.jsonl"
-    ).read_bytes() == before  # another process may be writing it
+    # Another process may be writing the file.
+    assert (tmp_path / "checkpoints.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("content", [None, "", '{"name": "a", "batch": 1}\n', "[]\nnull\n{\n"])

@@ -110,7 +110,7 @@ def test_a_bug_keeps_its_traceback():
 
 @pytest.fixture
 def http_logger():
-    """Yield the logger of the client in its initial state."""
+    """Yield the logger of the HTTP client in its initial state."""
     logger = logging.getLogger("httpx")
     before = logger.handlers, logger.level, logger.propagate
     logger.handlers, logger.propagate = [], True

@@ -1,4 +1,4 @@
-"""The registry over sweeps that were written by hand."""
+"""The registry over sweeps that the tests write."""
 
 import math
 import os
@@ -226,7 +226,7 @@ def test_an_empty_result_warns_and_suggests_a_key(root: Path):
 
 
 def test_the_last_event_of_a_run_and_of_a_sweep(root: Path):
-    """By the times in the events: a request after the end counts too."""
+    """Events are ordered by their times: a request after the end counts too."""
     registry = Registry(str(root))
     done, _, planned, running = registry.sweep("alpha").runs
     assert (done.last_event, planned.last_event) == ("2026-11-21T01:02:04Z", None)

@@ -74,7 +74,7 @@ def answers(group: Sequence[Transcript]) -> list[tuple[str, str]]:
 
 
 def test_reordered_answers_are_assigned_by_their_rewards():
-    """Trajectories run side by side: the first to end is logged first."""
+    """Trajectories run in parallel: the first to end is logged first."""
     records = [record((9, 3), reward=r) for r in (0.0, 1.0, 0.0)]
     parts = [*answered("4", 1.0), *answered("three", 0.0), *answered("five", 0.0)]
     assert answers(transcripts((parts, records))[0]) == [

@@ -206,7 +206,7 @@ def test_jobs_refused_for_now_do_not_keep_others_out(
 
 
 def test_an_unconfirmed_submission_is_not_repeated(tmp_path: Path) -> None:
-    """Also if squeue is so slow that an earlier answer is still used."""
+    """Even if squeue is so slow that an earlier answer is still used."""
     first, second = _tokens(2)
     mark = Tables(str(tmp_path)).folder_hash
 

@@ -1,4 +1,4 @@
-"""The usage of a sweep never decreases; outcomes, usage files and heartbeats tell it."""
+"""The usage of a sweep never decreases; it comes from outcomes, usage files and heartbeats."""
 
 import json
 import shutil

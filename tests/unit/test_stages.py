@@ -66,7 +66,6 @@ class Pipeline(Driven):
         self.record_stages(grid)
 
     def record_stages(self, grid: dict[str, Any], **more: Any) -> None:
-        """Record the plan with these stages."""
         self.record({"stages": grid, "launch": self.launch} | more)
 
     def files(self, run: Run, attempt: int) -> Mapping[str, str]:
@@ -304,7 +303,7 @@ def test_a_launcher_killed_twenty_times_makes_the_same_runs_once(
     struck: list[str] = []
     rng = random.Random(7)
     while len(struck) < 20 or not any("/chosen/" in what for what in struck):
-        # A kill before each first write would prevent all progress; a kill after it does not.
+        # Kills before each first write would prevent all progress; kills after it do not.
         last = 1 if kind is Kind.KILL_AFTER else rng.randrange(1, 4)
         faults = Faults(at_write(last, kind))
         store, backend = FaultyStore(made.store, faults), FaultyBackend(made.backend, faults)

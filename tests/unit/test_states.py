@@ -135,7 +135,7 @@ def test_file_names_of_events_are_parsed() -> None:
 def test_when_a_run_is_finished(
     events: set[tuple[int, Event]], retries: int, finished: bool, retired: bool
 ) -> None:
-    """`retired`: the same of a retired run."""
+    """`retired`: the same for a retired run."""
     assert is_finished(events, retries) == finished
     assert is_finished(events, retries, retired=True) == retired
 

@@ -212,7 +212,7 @@ def test_a_registry_by_snapshot_shows_the_same(sweep: SweepFolder) -> None:
 
 
 def _read(store: Counted, folder: SweepFolder) -> set[bytes]:
-    """Read the outcomes and metrics of all runs by a new snapshot."""
+    """Read the outcomes and metrics of all runs through a new snapshot."""
     store.requests.clear()
     snapshot = Snapshot(store)
     paths = [folder.event(run, 1, Event.SUCCEEDED) for run in RUNS]

@@ -62,7 +62,7 @@ class Desk:
         reader, files = Reader(Folder(self.store.root, self.cache, self.clock)), self.files()
         columns = reader.columns(files, PATH, keys)
         if writer := reader.cache(files):
-            writer.flush()  # even if it is little
+            writer.flush()  # even little data
         cache.wait_for_writers()
         self.parsed = reader.parsed
         assert columns is not None
@@ -141,7 +141,7 @@ def test_a_rewritten_file_is_read_again(
 
 def test_a_file_rewritten_within_a_clock_tick_is_read_again(desk: Desk):
     desk.later = 0
-    for value in range(100, 200):  # several writes within a tick
+    for value in range(100, 200):
         desk.file.write_text(lines({"step": 0, "a": value}))
         assert desk.values() == [value]
 

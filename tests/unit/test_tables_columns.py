@@ -1,4 +1,4 @@
-"""Quick readers of metrics give what the slow parser gives, whatever a file contains."""
+"""Quick readers of metrics give the same as the slow parser, whatever a file contains."""
 
 import json
 import math

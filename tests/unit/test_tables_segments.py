@@ -50,7 +50,7 @@ class Desk:
         return Reader(Folder(self.store.root, self.cache, lambda: time.time_ns() + hour))
 
     def keep(self, reader: Reader, files: Files) -> None:
-        """Write what was read to the cache, even if it is little."""
+        """Write what was read to the cache, even little data."""
         writer = reader.cache(files)
         assert writer is not None
         writer.flush()

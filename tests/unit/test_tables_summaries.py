@@ -45,7 +45,7 @@ def record(rng: random.Random, turns: int = 1, awkward: float = 0.0) -> dict[str
 
 
 def by_record(files: list[tuple[SummaryFile, bytes]]) -> tuple[list[dict[str, str]], list[int]]:
-    """Return rows as `flat` makes them, with their texts, and the unreadable lines per file."""
+    """Return rows as `flat` makes them, with texts, and the number of unreadable lines per file."""
     rows: list[dict[str, str]] = []
     bad: list[int] = []
     for file, data in files:

@@ -190,7 +190,7 @@ def test_the_head_tells_whether_runs_are_still_to_start(watched: Watched) -> Non
     watched.scene.worker(second, 1, Event.RETRY)
     assert head() == NOBODY
     with holding_sweep(watched.scene.folder):
-        assert watched.poller.look().eta == 120.0  # the run that starts again counts
+        assert watched.poller.look().eta == 120.0  # includes the run that starts again
     watched.scene.worker(second, 2, Event.INTENT)
     assert head() == NOBODY
     watched.scene.worker(second, 2, Event.SUCCEEDED)

@@ -253,7 +253,7 @@ def test_a_pause_reported_by_the_sdk_ends_on_its_word(pauses: Paused) -> None:
     pausing.hear(None)
     assert (_reason(pausing), pausing.seconds()) == (None, 500)
     pausing.feed(CAPACITY)
-    pausing.hear(None)  # the SDK had not reported it
+    pausing.hear(None)  # the SDK had not reported this pause
     assert _reason(pausing) == "capacity"
 
 
