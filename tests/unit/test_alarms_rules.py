@@ -105,9 +105,7 @@ def test_a_loss_below_zero_does_not_diverge_by_its_ratio():
 def test_a_jump_of_the_loss_raises_spike():
     raised = run(of(LOSS, [*FALLING, 9.0, 0.2, 0.2]))
     assert set(raised) == {"spike"} and raised["spike"].step == len(FALLING)
-    assert (
-        run(of(LOSS, [*FALLING, 0.9, 0.2, 0.2])) == {}
-    )  # large compared with 0.2, small compared with 7
+    assert run(of(LOSS, [*FALLING, 0.9, 0.2, 0.2])) == {}  # large for 0.2, small for 7
     assert run(of(LOSS, [7.0, 5.0, 60.0, 4.0, 3.0, 2.0])) == {}  # too early to tell
     assert run(of(LOSS, [*FALLING, 9.0]), given={"spike": {"lost": 2.0}}) == {}
 
@@ -250,9 +248,8 @@ def test_longer_answers_without_more_reward_raise_length():
     grown = [4.0] * 10 + [6.0, 9.0, 12.0, 14.0, 16.0, 18.0, 20.0]
     evidence = run(both(length=grown, reward=[0.3] * 17))["length"]
     assert evidence.bound == 12 and "and the reward is no better" in evidence.message
-    assert (
-        run(both(length=grown, reward=[0.1 + n / 20 for n in range(17)])) == {}
-    )  # the reward rises as well
+    # The reward rises as well.
+    assert run(both(length=grown, reward=[0.1 + n / 20 for n in range(17)])) == {}
     assert run(both(length=[4.0, 6.0, 5.0, 8.0, 6.0] * 4)) == {}
     unrewarded = run(both(length=grown))
     assert set(unrewarded) == {"length"} and "reward" not in unrewarded["length"].message
@@ -303,9 +300,7 @@ def test_a_run_without_steps_raises_stalled():
     assert vital(quiet=31.0, longest=20.0) == {}  # its steps are always slow
     assert set(vital(quiet=201.0, longest=20.0)) == {"stalled"}
     assert vital(quiet=500.0, paused="rate_limit since 12:00") == {}
-    assert (
-        vital(quiet=150.0, beat_quiet=100.0) == {}
-    )  # the worker is silent: not a case for this rule
+    assert vital(quiet=150.0, beat_quiet=100.0) == {}  # another rule: the worker is silent
 
 
 def test_stalled_before_the_first_step():

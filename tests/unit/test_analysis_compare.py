@@ -91,9 +91,8 @@ def test_sweeps_are_joined_by_their_settings(two):
     assert comparison.changed == (("batch", "32", "64"),)
     assert (comparison.only_a, comparison.only_b) == ((), ("lr=3",))
     expected: Any = stats.ttest_ind([v - 0.1 for v in LOW], LOW, equal_var=False)
-    assert rows["lr=1"]["p"] == pytest.approx(
-        2 * expected.pvalue, abs=1e-9
-    )  # Holm's correction for two tests
+    # Holm's correction for two tests.
+    assert rows["lr=1"]["p"] == pytest.approx(2 * expected.pvalue, abs=1e-9)
     assert rows["lr=1"]["difference"] == pytest.approx(-0.1)
     assert "B better" in comparison.text and "noise can explain it" in comparison.text
     assert len(comparison.table) == 2

@@ -323,10 +323,7 @@ def test_a_sweep_and_its_confirmation_are_one_study(tmp_path):
 @pytest.mark.parametrize(
     ("sweeps", "confirmed"),
     [
-        (
-            ["one", "one-confirm"],
-            ("one", ("one-confirm",)),
-        ),  # has all cells, but the name of a confirmation
+        (["one", "one-confirm"], ("one", ("one-confirm",))),  # all cells; matches by name
         (["one", "two"], None),
         (["pilot", "one"], None),  # has fewer cells, but is earlier
         (["part", "one"], ("one", ("part",))),
