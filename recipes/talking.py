@@ -77,7 +77,7 @@ class Model:
         `RecipeError` if the template or the service refuses."""
         prompt, end = chat.render_prompt(self._tokenizer, messages)
         stops: list[str] = how.pop("stop", [])
-        if stops:  # the service takes texts or tokens
+        if stops:  # the service takes either texts or tokens
             how["stop"] = [*stops, self._tokenizer.decode([end])]
         else:
             how["stop"] = [end]

@@ -121,7 +121,7 @@ def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) ->
             "resume": "allow",
             "root_dir": directory.path,
             "finish_timeout": FINISH_SECONDS,
-            "symlink": False,  # copying a run would copy it twice
+            "symlink": False,  # with links, a copy of a run contains files twice
         }
         return wandb.init(
             project=config.wandb_project,

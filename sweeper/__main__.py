@@ -33,7 +33,7 @@ def _run() -> int:
     code = cli.main()
     if not _AT_EXIT & sys.modules.keys():
         _leave(code)
-    # At exit Python searches all objects for garbage, which takes milliseconds. It skips frozen
+    # At exit Python searches all objects for garbage, which takes milliseconds. Python skips frozen
     # objects, but DuckDB would report its frozen objects as leaked.
     if "duckdb" not in sys.modules:
         gc.freeze()

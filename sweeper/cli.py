@@ -65,7 +65,7 @@ def _failure_of(error: Exception) -> EnvironmentFailure | None:
 
 
 def _run(words: list[str]) -> int:
-    if words[:1] == ["engine"]:  # This verb parses its own command line.
+    if words[:1] == ["engine"]:  # this verb parses its own command line
         import argparse
 
         return load("engine").run(argparse.Namespace(verb="engine", rest=words[1:]))

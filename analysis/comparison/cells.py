@@ -280,7 +280,8 @@ def as_chosen(
     chosen = Chosen(best.name, of, sign, share)
     chosen_summary = summarise_chosen(best.values, ranking.scale, ranking.noise, chosen)
     if best.failed and ranking.worst is not None:
-        # Its failed runs may have had the worst value of all, which moves the end on that side.
+        # The failed runs of the best cell may have had the worst value of all, so the interval ends
+        # further out on that side.
         values = [*best.values, *[ranking.worst] * best.failed]
         other = summarise_chosen(values, ranking.scale, ranking.noise, chosen)
         end = {"high": other.high} if sign > 0 else {"low": other.low}

@@ -125,7 +125,7 @@ def _spike(history: History, thresholds: Thresholds) -> Evidence | None:
     noise = deviation(after - value for value, after in pairwise(before))
     leap = max(thresholds["above"] * noise, thresholds["lost"] * abs(loss.start))
     bound = middle + leap
-    # The loss must also double: in comparison with a small loss, even noise is large.
+    # The loss must also double, since even noise is large in comparison with a small loss.
     if now <= bound or now <= 2 * abs(middle):
         return None
     text = f"{loss.key} is {now:.4g}{_at(loss.step)}; its median before was {middle:.4g}"

@@ -52,7 +52,7 @@ class JobState(Enum):
 
     PENDING = "pending"
     RUNNING = "running"
-    STOPPING = "stopping"  # It was asked to end, but may still have processes.
+    STOPPING = "stopping"  # The job was asked to end, but may still have processes.
     ENDED = "ended"
     ABSENT = "absent"  # The backend answered that it does not know the job.
 

@@ -102,4 +102,4 @@ def _lives(process: psutil.Process) -> bool:
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:
-        return True  # It exists, but this user may not inspect it.
+        return True  # The process exists, but this user may not inspect it.

@@ -71,7 +71,7 @@ def service_environment(service: str | None = None) -> dict[str, str]:
     if service is not None:
         url, key = of_service(service)
         if service == "local" and (engine := lifecycle.find()) is not None:
-            # This includes the folder with the engine's tokenizers.
+            # These variables include the folder with the engine's tokenizers.
             return lifecycle.client_environment(engine)
         return {"TINKER_BASE_URL": url, "TINKER_API_KEY": key}
     if os.environ.get("TINKER_BASE_URL") or os.environ.get("TINKER_API_KEY"):

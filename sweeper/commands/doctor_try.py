@@ -143,7 +143,7 @@ def _remove(folder: SweepFolder) -> None:
     cancel_runs(folder, [run])
     attempts = max(1, folder.read_states()[run].opened)
     place = open_places(plan.launch, folder.name, folder.address)[plan.launch.backend]
-    with suppress(EnvironmentFailure):  # The backend forgets it later by itself.
+    with suppress(EnvironmentFailure):  # The backend forgets the jobs later by itself.
         place.forget([token(run, number + 1) for number in range(attempts)])
     delete(folder.name, root=folder.store.root)
 
@@ -159,7 +159,7 @@ def _plan(request: TrialRequest) -> Plan:
     capabilities = capabilities_at(launch, request.place)
     python = find_python(launch.python) if capabilities.files else capabilities.python or "python"
     if launch.requirements is not None and not capabilities.files:
-        python = "python"  # the first on PATH
+        python = "python"  # the first interpreter on PATH
     command = [python, "-c", _JOB.replace("{", "{{").replace("}", "}}"), "{log_path}", *names]
     recipe = inspect(command, [], RunProcess(launch.python, launch.cwd, launch.env)).recipe
     name = os.urandom(6).hex()
@@ -286,7 +286,8 @@ class _Trial:
         for state in (state for state, count in summary.counts.items() if count):
             if state is not State.PLANNED:
                 self._seen.setdefault(state, now)
-        if self._seen and not before:  # The job may have started already.
+        # The job may have started already, so do not wait for the state "submitted".
+        if self._seen and not before:
             self._tell(Step("submitted", now - self._begun, f"to {self._place}"))
 
     def _limit(self) -> None:

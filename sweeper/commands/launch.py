@@ -192,7 +192,7 @@ def _tell_other_code(planned: "Plan", root: str) -> None:
     try:
         sweep = Registry(root, snapshot=True).sweep(planned.name)
     except SweeperError:
-        return  # a running launcher reports it
+        return  # a running launcher reports the error
     latest = sweep.launches.latest
     over = [run for run in current(sweep.runs) if run.state is State.SUCCEEDED]
     code_changes = [each for each in differences([latest, *over]) if each.kind == "code"]

@@ -114,7 +114,7 @@ class LinePrinter:
         remaining = iter(lines)
         while texts := [self._format(line) for line in itertools.islice(remaining, _BATCH)]:
             self.count += len(texts)
-            raw(sys.stdout).write("".join(texts))  # the line may contain our own colours
+            raw(sys.stdout).write("".join(texts))  # `raw`, since a line may have our colours
 
     def _format(self, line: Line) -> str:
         run = line.run

@@ -245,7 +245,7 @@ def _text(value: Any) -> str:
 
 def _number(value: Any) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        in_range = -LARGEST < value < LARGEST  # This is false for NaN.
+        in_range = -LARGEST < value < LARGEST  # false for NaN
         if in_range:
             return value
     raise Wrong("a number", value)

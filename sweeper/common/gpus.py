@@ -203,7 +203,7 @@ def _open(folder: str, uuid: str) -> int:
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileExistsError:  # Another process has just created it.
+        except FileExistsError:  # Another process has just created the file.
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         os.fchmod(file, 0o666)
         return file

@@ -94,12 +94,12 @@ def _open_missing_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # This gets the lowest free number, which is the stream's.
+            # `os.open` takes the lowest free descriptor, which is the stream's.
             os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            # It stays open as long as the process lives.
+            # The file stays open as long as the process lives.
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
 
 

@@ -331,7 +331,8 @@ class Admission:
             self._promises.resume(name)
             self._scheduler.submit(lane, future, job)
 
-        def done(_future: Future[Reply]) -> None:  # also called if it was cancelled while it waited
+        # `done` is also called if the request is cancelled while it waits.
+        def done(_future: Future[Reply]) -> None:
             self._promises.resume(name)
             self._draws.forget(name)
 

@@ -59,7 +59,7 @@ def _keys_of(inner: str) -> Iterable[str]:
     try:
         return parse(inner).keys
     except Uncomputable:
-        return ()  # `faults` reports it.
+        return ()  # `faults` reports the mistake.
 
 
 def faults(node: Node) -> Iterable[tuple[Place, str]]:

@@ -97,7 +97,7 @@ def cancel_runs(
     are all runs of the sweep: then later stages do not start either, until a launch or a retry.
     Raises `EnvironmentFailure` if some are still running 75 s after the longest `launch.grace`; the
     requests stay on record."""
-    folder.read_plan()  # Its error lists the existing sweeps.
+    folder.read_plan()  # If there is no plan, the error lists the existing sweeps.
     with changing(folder):
         return _cancel_runs(folder, runs, whole, tell, sleep)
 
@@ -231,7 +231,7 @@ def _forget_environment(folder: SweepFolder) -> None:
             return
     if environment_cleanup.is_needed_later(folder):
         return
-    with suppress(NotFound, StoreError):  # `gc` removes it later.
+    with suppress(NotFound, StoreError):  # `sweeper store gc` removes the file later.
         environment_file.forget(folder.read_service().env_file, folder.address)
 
 

@@ -54,7 +54,7 @@ def _environments(where: str) -> Iterator[_Environment]:
             with suppress(ValueError, PermissionError), open(entry.path, encoding="utf-8") as file:
                 document = json.load(file)
         except OSError:
-            continue  # It was removed, or cannot be read now.
+            continue  # The file was removed, or cannot be read now.
         yield _Environment(entry.path, written, table_of(document))
 
 

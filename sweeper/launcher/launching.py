@@ -323,7 +323,7 @@ def drive(
     """Wait at most `patience` seconds for the lock of the sweep at `address`, and run as its
     launcher until the sweep ends or a user stops the launcher."""
     folder = SweepFolder.at_address(address)
-    folder.read_plan()  # Its error lists the existing sweeps.
+    folder.read_plan()  # If there is no plan, the error lists the existing sweeps.
     with lock.holding_sweep(folder, patience, existing=True) as check:
         return _drive(folder, notify, smoke, check)
 
@@ -378,7 +378,7 @@ def _drive_plan(
             forget(folder, "stop")
         return summary
     pack_results(folder, scheduler.outcomes)
-    with suppress(StoreError, NotFound):  # `gc` removes what is left here.
+    with suppress(StoreError, NotFound):  # `sweeper store gc` removes what is left.
         if not environment_cleanup.is_needed_later(folder):
             environment_file.forget(env_file, folder.address)
             environment_file.forget(environment_file.env_file(folder.address))

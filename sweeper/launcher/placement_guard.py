@@ -76,7 +76,7 @@ def refuse_moved_sweep(
     try:
         plan = folder.read_plan()
     except NotFound:
-        return  # It was never launched.
+        return  # The sweep was never launched.
     left = _left(folder, plan)
     # A backend without a location is identified by its name, which the plan has.
     needed = bool(left) and any(set(place) != {"backend"} for place in places)

@@ -82,7 +82,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         events = folder.read_events()
     names: dict[str, str] = {}
     retired = gone = 0
-    with suppress(NotFound):  # It was never launched.
+    with suppress(NotFound):  # The sweep was never launched.
         old = folder.read_plan()
         from sweeper.launcher.manifest import merged  # slow to import
         from sweeper.sweep.trust import dropped
@@ -104,7 +104,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         attempt = 0
         if wants_attempt(happened, planned.retries_of(run.stage)):
             attempt = state.opened + 1
-        elif state.unacknowledged:  # It is submitted again unless the backend has it.
+        elif state.unacknowledged:  # Submitted again unless the backend has the job.
             attempt = state.opened
         previews.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
     starting = [preview.run for preview in previews if preview.attempt]

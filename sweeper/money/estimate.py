@@ -39,7 +39,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
         try:
             recorded = _recorded(folder, planned.recipe.reference)
         except (NotFound, StoreError):
-            continue  # Other commands report it.
+            continue  # Other commands report the error.
         if recorded is None:
             continue
         if wanted in recorded:
@@ -237,7 +237,7 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
             old = folder.read_plan()
             events = folder.read_events() if _same(old, plan) else {}
         except (NotFound, StoreError):
-            continue  # Other commands report it.
+            continue  # Other commands report the error.
         for run in old.runs:
             if examples >= _MOST:
                 return

@@ -256,7 +256,7 @@ class _Check:
 
     def __init__(self, expanded: Expanded, runs: Sequence[Run], problems: Problems) -> None:
         self.expanded, self.runs, self.problems = expanded, runs, problems
-        # The recipe also refuses values that already have a mistake, which is reported once.
+        # The recipe refuses these values again, but each mistake is reported only once.
         self.broken = problems.places()
         self.grid = expanded.grid
         self.warnings: list[str] = []

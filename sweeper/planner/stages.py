@@ -334,7 +334,7 @@ class _Planning:
         before = self.done[name]
         if not before.grid.takings:
             return before.runs
-        if sum(self.counts.values()) > MAX_RUNS:  # This was already noted.
+        if sum(self.counts.values()) > MAX_RUNS:  # An earlier call has reported this.
             return None
         growth = self._grow(*(done.stage for done in self.done.values()))
         return None if name in growth.unknown else [r for r in growth.runs if r.stage == name]
@@ -356,7 +356,7 @@ class _Planning:
         total = sum(self.counts.values())
         if total <= MAX_RUNS:
             return True
-        if total - self.counts[stage.name] <= MAX_RUNS:  # No earlier stage has noted this.
+        if total - self.counts[stage.name] <= MAX_RUNS:  # No earlier stage has reported this.
             place = self._place(stage.name)
             self.problems.add(place, f"{total} runs; a sweep has at most {MAX_RUNS}")
         return False

@@ -272,7 +272,7 @@ def serve(status: str) -> None:
     """Run the fork server, which writes its status to the file `status`. The server's loop also
     returns in each process that it forks for a recipe; `serve` then runs the recipe."""
     for name in ("fork_protocol", "fresh_process", "own_packages"):
-        _beside(name)  # fork_server imports them under these names.
+        _beside(name)  # fork_server imports the modules under these names.
     recipe = _beside("fork_server").serve(status, move)
     if recipe is not None:
         run(recipe)
@@ -309,7 +309,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     except (OSError, AttributeError):
         return
-    if os.getppid() != parent:  # It died before prctl took effect.
+    if os.getppid() != parent:  # The parent died before prctl took effect.
         os._exit(_SIGKILL + 128)
 
 

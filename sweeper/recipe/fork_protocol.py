@@ -34,7 +34,7 @@ def send(connection: socket.socket, message: Mapping[str, object], descriptors: 
     body = json.dumps(message).encode()
     data = _LENGTH.pack(len(body)) + body
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    # It is one call, since a sender that is killed between two calls would leave half a message.
+    # Send all in one call: a sender that is killed between two calls would leave half a message.
     sent = connection.sendmsg([data], passed if descriptors else [])
     if sent < len(data):  # All was sent, and the receiver may already be gone.
         connection.sendall(data[sent:])

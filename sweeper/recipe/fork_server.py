@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         """The class of `os.environ`."""
 
         __getitem__: Callable[[object, object], str]
-else:  # bootstrap.py has loaded them by path, under these names.
+else:  # bootstrap.py has loaded the modules by path, under these names.
     from sweeper_fork_protocol import LISTENING, receive, send, user_of
     from sweeper_fresh_process import become, open_descriptors
     from sweeper_own_packages import files_of_modules, listed, own_folders, what_installs_change
@@ -139,7 +139,7 @@ class Server:
         self._files |= {file: _stamp(file) for file in files | what_installs_change()}
         for file in files:
             if _stamp(file)[0] >= since:
-                # It changed during the import, so its version is unknown.
+                # The file changed during the import, so the imported version is unknown.
                 self._files[file] = _CHANGED
         self._refused = _why_not_forked(files, open_before)
         gc.collect()

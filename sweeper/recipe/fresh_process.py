@@ -53,7 +53,7 @@ def _die_with(parent: int) -> None:
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # It died before prctl took effect.
+    if os.getppid() != parent:  # The parent died before prctl took effect.
         os._exit(128 + signal.SIGKILL)
 
 

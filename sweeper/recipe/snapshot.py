@@ -223,7 +223,7 @@ def _below(member: "tarfile.TarInfo") -> list[str]:
 
 
 def _write(path: str, source: IO[bytes], mode: int) -> None:
-    # This keeps the executable bit; the umask applies.
+    # The mode keeps the executable bit, and the umask applies.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode & 0o777)
     with os.fdopen(descriptor, "wb") as file:
         file.write(source.read())

@@ -162,7 +162,7 @@ def delete(sweep: str, *, root: str | None = None) -> None:
     folder = _existing(sweep, root)
     with holding_sweep(folder, existing=True, deletes=True):
         _require_rest(folder)
-        with suppress(StoreError):  # It exists, or the disk is full.
+        with suppress(StoreError):  # The file exists, or the disk is full.
             folder.store.create(folder.deletion, b"")
         clear(folder)
         _forget_environment(folder.address)
@@ -188,7 +188,7 @@ def _existing(sweep: str, root: str | None) -> SweepFolder:
     """Return the folder of an existing sweep. Raises `NotFound`."""
     folder = SweepFolder.open(root or default_root(), sweep)
     if sweep not in find_sweeps(folder.store):
-        folder.read_plan()  # Its error lists the existing sweeps.
+        folder.read_plan()  # If there is no plan, the error lists the existing sweeps.
         raise NotFound(f"no sweep {sweep!r} in {folder.store.root}")
     return folder
 
@@ -219,5 +219,5 @@ def _remove_folders(top: str) -> None:
             if name.startswith(TEMPORARY):
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, name))
-        with suppress(OSError):  # It is not empty.
+        with suppress(OSError):  # The folder is not empty.
             os.rmdir(folder)

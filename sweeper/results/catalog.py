@@ -49,7 +49,7 @@ class Catalog:
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
         stores = [_open(str(root), shared=snapshot) for root in roots]
-        # Several links may lead to one root.
+        # Several roots may be links to the same folder.
         self._stores = [*{store.root: store for store in stores}.values()]
         self._cache = cache
         self._memories = {store.root: self._memory(store) for store in self._stores}

@@ -120,7 +120,8 @@ def _prior(means: Sequence[_Mean], shared: float) -> tuple[float, float]:
     spread -= math.fsum(trigamma(mean.df / 2) for mean in means) / len(means)
     if spread <= 0:
         return shared, math.inf
-    low, high = 1e-6, 1e9  # half the degrees of freedom, where trigamma equals the spread
+    # Search for half the degrees of freedom, the point where trigamma equals the spread.
+    low, high = 1e-6, 1e9
     while high / low > 1 + 1e-9:
         at = math.sqrt(low * high)
         low, high = (at, high) if trigamma(at) > spread else (low, at)

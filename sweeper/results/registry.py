@@ -195,7 +195,8 @@ class Registry(Catalog):
             values = part.columns.values
             recorded |= {k for k in keys if k in values and present(values[k]).any()}
         if unknown := [key for key in keys if key not in recorded and key != "step"]:
-            # Rows of an attempt are discarded from the step on at which the next attempt began.
+            # Some keys exist only in rows that were discarded because the next attempt repeated
+            # their steps. Do not count these keys.
             recorded_keys = {
                 key
                 for part in self._tables().metrics(runs)

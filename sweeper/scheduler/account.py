@@ -110,7 +110,7 @@ def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
     variables = {**_environment_of(service), **plan.launch.env}
     capabilities = capabilities_together(plan.launch)
     if plan.service == "local" and _ADDRESS not in plan.launch.env and capabilities.here:
-        # The engine's address changes when it is restarted.
+        # An engine gets another address when it is restarted, so its home identifies it.
         return _hash("engine", service.home or home())
     address = service.engine or variables.get(_ADDRESS, "")
     return _hash(variables.get(_KEY) or _handed_over(plan), address.rstrip("/"))

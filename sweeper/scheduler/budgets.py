@@ -128,7 +128,7 @@ class AttemptUsage:
         try:
             usage = records.read(self._run_table.runs[key[0]].config, ended=ended)
         except StoreError:
-            self._final.discard(key)  # It is read again in the next round.
+            self._final.discard(key)  # The usage is read again in the next round.
             return NO_USAGE
         self._records[key] = now, records
         if ended:

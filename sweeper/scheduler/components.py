@@ -300,7 +300,7 @@ class Backlog:
         unknown = self._run_table.unacknowledged().keys()
         if not self._starting or (self.held is not None and self._requests.pause is None):
             return len(unknown - set(unsubmitted))
-        return self.wanting()  # The user may resume it at any time.
+        return self.wanting()  # The user may resume the sweep at any time.
 
     def wanting(self) -> int:
         """Count the runs that still have to be started."""

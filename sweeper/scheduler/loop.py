@@ -155,7 +155,8 @@ class Scheduler:
                 summary = self.step()._replace(alarms=alarms)
         except (StoreError, OSError, RuntimeError) as error:
             message = lacking(error) or (str(error) if isinstance(error, StoreError) else None)
-            # No step has worked yet, so the user is told at once.
+            # Raise errors of other kinds. If no step has succeeded yet, raise any error, so that
+            # the user sees it at once.
             if self._last_summary is None or message is None:
                 if message is None or isinstance(error, StoreError):
                     raise

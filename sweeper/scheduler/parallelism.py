@@ -332,7 +332,7 @@ class _Abandoned:
         except NotFound as error:
             if store.is_remote or (self._is_here and os.path.isdir(store.root)):
                 return 0  # The sweep was removed.
-            raise StoreError(str(error)) from error  # Its disk is not mounted here.
+            raise StoreError(str(error)) from error  # The sweep's disk is not mounted here.
         if (folder.read_identity() or "") != self.member.id:
             return self._another(folder)
         states = {run: fold(happened) for run, happened in events.items()}
@@ -346,7 +346,7 @@ class _Abandoned:
         """Return 0, the count of a sweep that another sweep in its folder has replaced. Raises
         `StoreError` if the folder may be on another disk."""
         if folder.store.is_remote or self._is_here:
-            return 0  # It replaced this sweep.
+            return 0  # The other sweep has replaced this one.
         raise StoreError(f"{folder.address} is another sweep")
 
 

@@ -58,7 +58,7 @@ class Places:
         """Run -> error, for the runs whose recorded place is damaged. It is cleared in each
         step."""
         self._silent_since: dict[str, float] = {}  # when a place stopped answering
-        self._refusals: dict[str, int] = {}  # how often in a row it refused jobs
+        self._refusals: dict[str, int] = {}  # how often in a row a place refused jobs
         self._until: dict[str, float] = {}
         self._full: set[str] = set()  # places that refused a job when last asked
         self._closed: dict[str, EnvironmentFailure] = {}  # places that will never accept a job

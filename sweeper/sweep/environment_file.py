@@ -13,7 +13,7 @@ from sweeper.paths import environments
 
 _NOT_OURS = (
     *("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_NAME", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT"),
-    "SWEEPER_IDENTITY",  # This is recorded in each plan; runs do not need it.
+    "SWEEPER_IDENTITY",  # Each plan records the identity, and runs do not need it.
 )
 
 OWNER = "SWEEPER_FOLDER"

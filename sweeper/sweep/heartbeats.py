@@ -127,7 +127,7 @@ class Heartbeats:
             return {
                 attempt: listed.get(self._folder.heartbeat(*attempt), 0) for attempt in attempts
             }
-        self._store.exists(folder)  # This raises if the whole store is missing.
+        self._store.exists(folder)  # `exists` raises if the whole store is missing.
         return {attempt: _stamp(f"{self._top}/{attempt[0]}.{attempt[1]}") for attempt in attempts}
 
     def _beat(self, body: Heartbeat, stamp: int, known: Beat | None, now: float) -> Beat:

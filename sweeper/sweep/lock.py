@@ -160,7 +160,7 @@ def is_held(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic)
         return is_leased(folder, clock=clock)
     path = _path(folder)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # It may be a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # The file may be a pipe.
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:

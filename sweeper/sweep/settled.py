@@ -56,7 +56,8 @@ def put_changing(folder: SweepFolder) -> str:
 
 
 def _close(folder: SweepFolder, mark: str) -> None:
-    with suppress(StoreError):  # The mark stays.
+    # If this fails, the mark stays, and the sweep does not count as settled.
+    with suppress(StoreError):
         folder.store.replace(f"{folder.launcher}/changed", os.urandom(8).hex().encode() + b"\n")
         folder.store.remove([mark])
 

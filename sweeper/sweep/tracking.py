@@ -149,7 +149,7 @@ def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
             if netrc.netrc(path).authenticators(host) is not None:
                 return None
         except (OSError, netrc.NetrcParseError):
-            continue  # W&B cannot read it either.
+            continue  # W&B cannot read this file either.
     return (
         f"no W&B key for {host}: run `export WANDB_API_KEY=...` (and name it in secrets) or "
         "`wandb login`, or set `wandb: {mode: offline}`"

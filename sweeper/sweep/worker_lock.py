@@ -36,7 +36,7 @@ def is_held(path: str) -> bool:
     # A network disk locks only files that are open for writing.
     for mode in (os.O_RDWR, os.O_RDONLY):
         with suppress(OSError):
-            descriptor = os.open(path, mode | os.O_NONBLOCK)  # It may be a pipe.
+            descriptor = os.open(path, mode | os.O_NONBLOCK)  # The file may be a pipe.
             break
     else:
         return False

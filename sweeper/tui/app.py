@@ -139,7 +139,7 @@ class WatchApp(App[int]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-broad")]  # noqa: RUF012 - as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+l", "look", "refresh now", show=False),
-        # Textual's help would list its own key next to ours.
+        # This hides Textual's own key for quitting, which the help would list next to ours.
         Binding("ctrl+q", "quit", show=False, priority=True, system=True),
     ]
 

@@ -291,8 +291,8 @@ def why_waits(
     run's worker or the launcher reports, or an exhausted quota or a lost engine that ended the
     last attempt, if the run will be tried again."""
     if state.state in OPEN:
-        # The launcher publishes less often than a worker beats, but sees the heartbeats of all
-        # stores.
+        # Prefer the worker's heartbeat, since it is more recent than what the launcher publishes.
+        # Of a remote store, only the launcher reads all heartbeats.
         if beat is not None and beat.body.paused is not None:
             paused = beat.body.paused
             return by_our_clock(labels.pause_of(paused.reason, paused.since))

@@ -53,7 +53,7 @@ class Series:
         before = self._judge.last
         self.stale |= not self._judge.add(point)
         if self._judge.last is not point:
-            return  # rewritten by a resumed attempt, or not counting
+            return  # a resumed attempt has rewritten an earlier step, or the point does not count
         if before is not None and before.step is None and point.step is not None:
             self._points, self._count, self._stride = [], 0, 1  # these points no longer count
         step = float(self._count) if point.step is None else float(point.step)

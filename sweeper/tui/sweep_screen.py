@@ -88,7 +88,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
             if wanted != top:
                 self.scroll_to(y=wanted, animate=False, force=True)
                 if self.scroll_offset.y != top:
-                    return  # the scroll has drawn this line
+                    return  # scrolling has drawn the new line already
         before, self._lines = (
             self._lines,
             list_lines(self.model, self._width, self._rows, top, self._glyphs),

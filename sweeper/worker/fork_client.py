@@ -162,7 +162,7 @@ def fork(
         if server.is_slow():
             return None
         try:
-            # The server was ending, or waited too long for our message.
+            # Ask again if the server was ending, or had waited too long for our message.
             with suppress(ConnectionError):
                 return _ask(server, modules, guard, program, meanwhile)
             return _ask(server, modules, guard, program, meanwhile)

@@ -322,7 +322,7 @@ class Worker:
                 return
             now = time.monotonic()
             if was_paused:
-                self._heartbeat.used()  # This updates the pause.
+                self._heartbeat.used()  # The call also updates the pause.
             paused = pauses.current() is not None
             if now >= next_beat or paused is not was_paused:
                 was_paused = paused

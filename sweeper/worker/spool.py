@@ -135,7 +135,7 @@ def _recover(
             try:
                 sync.finish()
             except StoreError:
-                store.exists(spool.plan)  # This raises if the store does not answer at all.
+                store.exists(spool.plan)  # `exists` raises if the store does not answer at all.
                 with suppress(StoreError):
                     sync.finish(whatever=True)
             if sync.missing is None:
@@ -199,7 +199,7 @@ def _held(path: str) -> Generator[bool]:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours = os.path.exists(path)  # Another process may have synced it meanwhile.
+        ours = os.path.exists(path)  # It is gone if another process has synced the files.
     except BlockingIOError:
         ours = False
     try:

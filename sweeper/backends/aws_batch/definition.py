@@ -37,8 +37,8 @@ def definition(aws: Aws, options: Options) -> str:
     if options.job_definition is not None:
         raise UsageError(f"aws-batch: no active job definition {options.job_definition}")
     try:
-        # Two launches may make it twice. That is harmless: the name determines the content, and the
-        # newest revision is used.
+        # Two launches may register the definition twice. That is harmless: the name determines the
+        # content, and the newest revision is used.
         registered = aws.call("batch", "register_job_definition", **registration(options))
     except Refused as error:
         if not error.for_good:

@@ -299,7 +299,7 @@ class KubernetesBackend(Backend):
         if existing is None:
             return True
         if existing["metadata"].get("annotations", {}).get(SUBMISSION) == submission:
-            return False  # Our request created it, but the answer was lost.
+            return False  # Our request created the Job, but the answer was lost.
         if not is_over(existing):
             if "deletionTimestamp" in existing["metadata"]:
                 raise Unreachable(

@@ -65,7 +65,7 @@ def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> d
     if timeout := options.timeout_s:
         spec["activeDeadlineSeconds"] = math.ceil(timeout)
     if queue:
-        spec["suspend"] = True  # Kueue admits it later.
+        spec["suspend"] = True  # Kueue admits the Job later.
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -30,7 +30,7 @@ def _text(path: str) -> str:
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # It is a file, or was removed meanwhile.
+    except OSError:  # The folder is a file, or was removed meanwhile.
         return []
 
 

@@ -200,7 +200,7 @@ def _drawing(about: Mapping[str, object]) -> dict[str, object] | None:
     if not (is_number(low) and is_number(high)):
         return None
     if kind in ("randint", "randint_unique"):
-        return {"integers": [low, int(high) - 1]}  # SEML never draws the end.
+        return {"integers": [low, int(high) - 1]}  # SEML never draws `high` itself.
     names = {"uniform": "uniform", "loguniform": "log_uniform"}
     return {names[str(kind)]: [low, high]} if kind in names else None
 
