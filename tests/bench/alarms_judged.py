@@ -1,16 +1,16 @@
-"""Measures how good the alarms are, on healthy and misconfigured runs of our recipes on our
+"""Measures how good the alarms are, on healthy and misconfigured runs of sweeper's recipes on its
 engine.
 
     python tests/bench/alarms_judged.py tune      seeds by which the defaults were chosen
-    python tests/bench/alarms_judged.py judge     the held-out half: seeds that no rule has seen
-    python tests/bench/alarms_judged.py judge --seeds 40000     yet others, after a change
+    python tests/bench/alarms_judged.py judge     the held-out half: seeds not used for the rules
+    python tests/bench/alarms_judged.py judge --seeds 40000     other seeds, after a change
     python tests/bench/alarms_judged.py replay tune     the current rules, over the recorded runs
 
 Each kind of run is a sweep, launched as a user does it; the result is what its launcher recorded. A
 run of a faulty kind counts as caught if one of the rules expected for its kind raised an alarm; a
 healthy run is a false alarm if any rule did. Runs and their observations stay below --out. No seed
 is in both halves: the seeds of a half begin at FIRST_SEEDS, or at --seeds, and each kind has a
-thousand of its own.
+separate thousand.
 """
 
 import argparse
@@ -127,7 +127,7 @@ KINDS = {
     "a temperature that is not the model's": Kind(
         "rl", [RL | {"temperature": heat} for heat in (1.7, 2.0, 3.0)], ("kl",), warm=True
     ),
-    "no such checkpoint": Kind(  # they fail, and the service is there
+    "no such checkpoint": Kind(  # the runs fail, although the service answers
         "sft", [SFT | {"load_checkpoint_path": "tinker://none/weights/final"}]
     ),
     "the engine is killed": Kind(
@@ -146,7 +146,7 @@ KINDS = {
         ("paused",),
         limits=Limits(rate_limit=0.1),
         never=("stalled", "heartbeat"),
-        # A rule that did not see that they wait would soon call them stalled.
+        # If the rule `stalled` ignored that the runs wait, it would soon raise an alarm.
         sections={
             "alarms": {
                 "paused": {"after": "10s"},
@@ -236,7 +236,7 @@ class Bench:
         print(f"{name}: {total} runs, {time.monotonic() - begun:.0f} s", flush=True)
 
     def _wait_for_alarms(self, name: str, kind: Kind, launcher: "subprocess.Popen[bytes]") -> None:
-        """Wait until every run has been caught or has ended, or the time is over."""
+        """Wait until every run has been caught, or the launcher has ended, or time is up."""
         deadline = time.monotonic() + MOST_SECONDS
         while launcher.poll() is None and time.monotonic() < deadline:
             time.sleep(1)

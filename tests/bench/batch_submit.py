@@ -1,7 +1,7 @@
 """Measures submitting jobs to AWS Batch and polling them: requests and seconds.
 
-It uses moto over HTTP on this machine, whose jobs are held and never start. Amazon's own answers
-take longer; the number of requests is the same.
+It uses moto over HTTP on this machine, whose jobs are held and never start. Amazon's own service
+answers more slowly; the number of requests is the same.
 
     python tests/bench/batch_submit.py [--jobs 1000] [--many 10000]
 """

@@ -2,7 +2,7 @@
 
     python tests/bench/engine_calls.py
 
-Starts engines of its own. Prints milliseconds per call (one client, rank 16, the built-in model)
+Starts its own engines. Prints milliseconds per call (one client, rank 16, the built-in model)
 with the ratio to a round trip that computes nothing; the engine's memory over 10,000 requests
 (alone with the argument `memory`); and steps per second of several clients in separate processes,
 with one and two worker threads in the engine.

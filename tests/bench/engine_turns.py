@@ -2,11 +2,11 @@
 
     python tests/bench/engine_turns.py
 
-In an episode of 20 turns each prompt is the last one, the 40 tokens sampled for it and 80 of a
-reply. Prints milliseconds of CPU to read each prompt and to sample its tokens, one thread, the best
-of five episodes, and the ratio of reading all to reading the new tokens. Then the cost of long
-prompts: seconds of CPU to read one and to train on it, and memory. Weights are those of the
-built-in model.
+In an episode of 20 turns, each prompt is the previous prompt, the 40 tokens sampled for it and a
+reply of 80 tokens. Prints milliseconds of CPU to read each prompt and to sample its tokens, one
+thread, the best of five episodes, and the ratio of reading all to reading the new tokens. Then the
+cost of long prompts: seconds of CPU to read one and to train on it, and memory. The model is the
+built-in one.
 """
 
 import os

@@ -29,7 +29,7 @@ def milliseconds(act: Callable[[], object], count: int) -> list[float]:
 
 
 def report(what: str, times: list[float]) -> None:
-    """Return a line with the median and the largest."""
+    """Print a line with the median and the largest."""
     print(f"{what:44} median {statistics.median(times):7.2f} ms, most {max(times):7.2f} ms")
 
 
@@ -51,8 +51,8 @@ def measure(kind: str) -> None:
 
 
 def episode(number: int) -> int:
-    """Run a short life of an environment: a few commands, daemons, a file. Returns the number of
-    failures."""
+    """Start an environment, use it for a few commands, daemons and a file, and stop it. Returns the
+    number of failures."""
     place = open_environment("bubblewrap", Made(limits=Limits(256, 64, 64)))
     try:
         place.start()

@@ -2,8 +2,8 @@
 
     python tests/bench/estimates.py [--grids quickstart pipeline reward grpo eval]
 
-Each grid is launched twice on its own engine: first without earlier runs, when the recipes
-themselves estimate, and again with other seeds, when the estimate uses the first launch.
+Each grid is launched twice on its own engine: first without earlier runs, when the recipes make the
+estimate, and again with other seeds, when the estimate uses the first launch.
 """
 
 import argparse
@@ -21,8 +21,8 @@ GRIDS = Path(__file__).resolve().parents[2] / "grids"
 
 
 class Case(NamedTuple):
-    """A grid, its overrides, and its seeds the first and the second time: fewer and shorter runs
-    than the grid itself has."""
+    """Overrides of a grid, for fewer and shorter runs, and its seeds in the first and the second
+    launch."""
 
     overrides: tuple[str, ...] = ()
     first: str = "seeds=[0]"
@@ -63,7 +63,7 @@ def once(folder: Path, grid: str, name: str, settings: Sequence[str]) -> tuple[d
 
 
 def report(grid: str, knowledge: str, planned: dict[str, Any], used: int) -> None:
-    """Return a line of the table."""
+    """Print a line of the table."""
     wrong = planned["tokens"] / used - 1
     runs = f"{planned['runs']} of {planned['wanted']}"
     print(

@@ -1,14 +1,14 @@
 """Measures the cost of a grid in other tools: expanding it, and checking each configuration as
 they do.
 
-    python tests/bench/grid_peers.py [POINTS ...]          all of them, 1,000 and 10,000 points
-    python tests/bench/grid_peers.py --only TOOL POINTS    one of them, in this interpreter
+    python tests/bench/grid_peers.py [POINTS ...]          all tools, 1,000 and 10,000 points
+    python tests/bench/grid_peers.py --only TOOL POINTS    one tool, in this interpreter
 
 Each tool runs in a separate process and its own environment: sweeper in this one, SEML and Hydra in
 `.venv-peers` (`make peers`), tinker-cookbook in `.venv-cookbook` (`make cookbook`), or by the
 Pythons that $PEERS_PYTHON and $COOKBOOK_PYTHON name. A missing tool is skipped with a message.
-Figures are processor time, children's included, the best of three (Hydra's one), without imports of
-the tools. The grid is the same for all: three axes.
+Figures are processor time with that of child processes, the best of three rounds (one for Hydra),
+without imports of the tools. The grid is the same for all: three axes.
 
 sweeper    the plan: expanded, named, identified, each configuration parsed by its recipe's chz
 cookbook   tinker_cookbook.recipes.chat_sl.sweep: grid, default_run_name, chz.replace of a CLIConfig

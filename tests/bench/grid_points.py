@@ -2,10 +2,10 @@
 
     python tests/bench/grid_points.py [POINTS]
 
-For each grid it prints: microseconds of processor time per run for planning (ours and the recipe's
-interpreter together) and for a bare loop that constructs the same configs with chz, by turns in one
-run, the best of each, and their ratio; bytes per run that the plan holds, and the maximum during
-planning; and milliseconds until the first point of a grid of 10^30.
+For each grid it prints: microseconds of processor time per run for planning (this interpreter and
+the recipe's together) and for a bare loop that constructs the same configs with chz, in turns, the
+best of each, and their ratio; bytes per run that the plan holds, and the maximum during planning;
+and milliseconds until the first point of a grid of 10^30.
 """
 
 import gc

@@ -55,7 +55,7 @@ def cost(command: list[str], logs: list[str], seconds: float) -> tuple[float, in
                 with open(path, "ab") as file:
                     file.write(LINE)
             time.sleep(1)
-        time.sleep(1)  # wait for the last of them to be seen
+        time.sleep(1)  # until the last lines are printed
         after, spent = watched.cpu_times(), time.monotonic() - begun
         process.kill()
         output.seek(size)

@@ -4,9 +4,9 @@
         [--cookbook .venv-cookbook/bin/python]
 
 Both read the same files: N runs of 1,000 steps with 20 keys, and 10 iterations of 64 trajectories;
-then as many small runs (20 steps, no rollouts). Both sides run by turns, each round in new
-processes, without the time of imports; medians. tinker-cookbook returns lists of dicts, sweeper a
-DataFrame. "First" starts with an empty cache and fills it.
+then the number `--small` of small runs (20 steps, no rollouts). Both sides run in turns, each round
+in new processes; times are medians without imports. tinker-cookbook returns lists of dicts, sweeper
+a DataFrame. "First" starts with an empty cache and fills it.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def generate(folder: Path, count: int, steps: int, iterations: int) -> None:
     (top / "sweep.json").write_text(json.dumps(plan))
     for path in sorted(top.rglob("*"), reverse=True):
         os.utime(path, (1_700_000_000, 1_700_000_000))
-    time.sleep(2.5)  # the kernel's own time of a change cannot be set
+    time.sleep(2.5)  # a file's ctime cannot be set
 
 
 def run(python: str, side: str, folder: Path, cases: list[str]) -> dict[str, float]:

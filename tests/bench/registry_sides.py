@@ -1,4 +1,4 @@
-"""One side of tests/bench/registry.py, in a process of its own: prints seconds by case as JSON.
+"""One side of tests/bench/registry.py, in a separate process: prints seconds by case as JSON.
 
 python tests/bench/registry_sides.py ours|cookbook FOLDER KEY CASES
 """
@@ -15,8 +15,7 @@ from typing import Any
 
 
 def timed(call: Callable[[], Any], rounds: int = 1) -> float:
-    """Return the seconds of a call: the median of this many. Earlier garbage is
-    collected before."""
+    """Return the median seconds of this many calls; garbage is collected before each."""
     times: list[float] = []
     for _ in range(rounds):
         gc.collect()

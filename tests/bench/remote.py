@@ -1,16 +1,16 @@
-"""Measures verbs on a remote store that is far away, beside the minimum: one listing of the sweep's
+"""Measures verbs on a distant remote store, compared with the minimum: one listing of the sweep's
 objects and one concurrent `cat` of the same objects by s3fs.
 
     python tests/bench/remote.py [--runs 300] [--milliseconds 0 20 80] [--verbs status ls ...]
 
 The store is moto's S3 on this machine, behind a proxy that adds a delay to each request. Each of
 the finished runs has four events, a small `metrics.jsonl` of 10 rows, and its outcome. Every verb
-is a process of its own. "First" starts with an empty cache and without the shared process, "again"
-with those that it left, "packed" like the first, on a sweep whose launcher packed it at its end.
+is a separate process. "First" starts with an empty cache and without the shared process, "again"
+with those that it left, "packed" like the first, on a sweep that its launcher packed at the end.
 "Local" is the same verb, first and again, on a copy of the sweep on this disk; "listing" is one
 listing by s3fs alone. "Extra CPU" is the verb's own time above that of the local one, without
-the shared process. Requests "in turn" waited for each other: without load, they and the delay make
-most of the seconds. MB are the most memory of the verb and of the shared process.
+the shared process. Requests "in turn" waited for each other: without load, they and the delay take
+most of the seconds. "MB" is the peak memory of the verb and of the shared process.
 """
 
 import argparse
@@ -78,8 +78,9 @@ def files(count: int) -> dict[str, bytes]:
 
 
 async def _serve(target: int, seconds: float) -> None:
-    """Pass connections on to the port `target`, each request after a delay. Print our own port,
-    and then for each part of an answer its connection, and when the request came and the part."""
+    """Forward connections to the port `target`, each request after a delay. Print this server's
+    port, then for each part of an answer its connection and the times of the request and the
+    part."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back_reader, back_writer = await asyncio.open_connection("127.0.0.1", target)
@@ -126,7 +127,7 @@ class Distance:
 
     def during(self, action: Callable[[], T]) -> tuple[T, int, int]:
         """Return the result of `action`, how many requests it made, and how many of them waited
-        for each other: of those that did not overlap, the most."""
+        for each other: the largest number of requests that do not overlap."""
         last, count = time.monotonic(), 0
         before = len(self._ended)
         result = action()
@@ -171,8 +172,8 @@ def minimum(root: str) -> tuple[float, float]:
 
 
 class Run(NamedTuple):
-    """Seconds of a verb as a process of its own, its most memory in MB, its processor seconds,
-    which depend less on what else the machine does, its requests, and those that waited for each
+    """A verb's seconds as a separate process, its peak memory in MB, its processor seconds (which
+    depend less on other load of the machine), its requests, and those that waited for each
     other."""
 
     seconds: float
@@ -218,7 +219,7 @@ def counted(far: Distance, verb: list[str], root: str, cache: str) -> Run:
 
 
 def shared_memory(root: str) -> float:
-    """Return the most memory in MB of a process through which this root is reached."""
+    """Return the peak memory in MB of the process through which this root is reached."""
     most = 0.0
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -300,8 +301,8 @@ def timed(far: Distance, verb: list[str], local: str, root: str) -> list[Run]:
 
 
 def summary(cells: list[Run], floor: float) -> str:
-    """Describe the result of `timed`: the first above local in times of the minimum, the second
-    in seconds."""
+    """Describe the result of `timed`: the first run's time above local as a multiple of the
+    minimum, the second's in seconds."""
     local, local_again, first, again = cells
     times = max(0.0, first.seconds - local.seconds) / floor
     later = max(0.0, again.seconds - local_again.seconds)

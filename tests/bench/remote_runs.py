@@ -1,4 +1,4 @@
-"""Measures quick runs with a root on S3 beside the same runs with a local root.
+"""Measures quick runs with a root on S3, compared with the same runs with a local root.
 
     python tests/bench/remote_runs.py [--runs 60 300] [--milliseconds 0]
 
@@ -66,7 +66,7 @@ def reap(root: str) -> None:
 
 
 def cost(runs: int, root: str, folder: str) -> Cost:
-    """Launch `runs` runs with this root, from a new folder and with a home of its own."""
+    """Launch `runs` runs with this root, from a new folder and with a new home."""
     os.makedirs(f"{folder}/home")
     Path(folder, "grid.yaml").write_text(GRID.format(runs=runs))
     done = subprocess.run(

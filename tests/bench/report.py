@@ -1,12 +1,12 @@
-"""Compares the time and size of a report with the plain way, pandas and plotly.
+"""Compares the time and size of a report with those of a plain script with pandas and plotly.
 
     python tests/bench/report.py [--runs 1000] [--steps 1000] [--rounds 3]
 
-The plain way is a researcher's ten lines: `pandas.read_json` for each run, a trace for each curve,
-`write_html`. It draws the metric and the training curve of every run. Ours draws the same two, and
-does the rest of a report (statistics, tables, other curves, JSON); pictures for Markdown, which the
-plain way lacks, are timed separately. Both run as separate processes, imports included, in turns;
-the figures are medians.
+The plain script is a researcher's ten lines: `pandas.read_json` for each run, a trace for each
+curve, `write_html`. It draws the metric and the training curve of every run. sweeper draws the same
+two, and does the rest of a report (statistics, tables, other curves, JSON); pictures for Markdown,
+which the script lacks, are timed separately. Both run as separate processes, imports included, in
+turns; the figures are medians.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Measures how soon a report of many runs shows its first plot in Chromium, and all of them.
+"""Measures how soon Chromium shows the first plot, and all plots, of a report of many runs.
 
     python tests/bench/report_browser.py [--runs 1000] [--steps 1000] [--rounds 3]
 

@@ -26,7 +26,7 @@ grid: {learning_rate: [1e-3, 2e-3, 4e-3, 8e-3, 16e-3], lora_rank: [4, 16]}
 def main() -> None:
     rounds = int(sys.argv[1]) if sys.argv[1:] else 41
     python, program = sys.executable, str(Path(sys.executable).parent / "sweeper")
-    # Without its bytecode every start would compile its imports.
+    # Without bytecode files every start would compile its imports.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "ten.yaml").write_text(GRID)

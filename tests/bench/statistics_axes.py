@@ -131,7 +131,7 @@ NULL_AXES = ("rank", "decay", "beta", "clip", "flag")
 
 
 def false_in_grids(trials: int) -> None:
-    """Return tables of the statements about equal cells."""
+    """Print a table of the statements about equal cells."""
     print("\nFalse claims about sweeps of equal cells, % (at most 5 of each kind, 10 of any)\n")
     print("| grid, seeds, noise | " + " | ".join(SAID) + " | any |")
     print("|---|" + "---|" * (len(SAID) + 1))
@@ -162,7 +162,7 @@ def _row(name: str, reports: Any) -> None:
 
 
 def searches(trials: int) -> None:
-    """Return tables of random searches."""
+    """Print tables of random searches."""
     cases = [(60, noise, 3, 1) for noise in NOISES]
     cases += [(60, "normal", 0, 1), (60, "normal", 3, 3), (24, "normal", 3, 1)]
     cases += [(200, "normal", 3, 1)]

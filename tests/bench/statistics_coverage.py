@@ -5,8 +5,8 @@
 Prints tables, by the noise between seeds, its amount and the number of cells: false lone winners
 among equal cells, whether the best is in the set that cannot be told from it, and how often
 intervals contain the truth, for any cell and for the chosen one; how often a better cell is named
-alone (power), also on seeds that all cells share; what looking early and adding seeds does; then
-differences of two cells, and statements about axes and questions (`statistics_axes`,
+alone (power), also on seeds that all cells share; the effect of early looks and of added seeds;
+then differences of two cells, and statements about axes and questions (`statistics_axes`,
 `statistics_items`). All by the report's own functions. `statistics_worlds.py` has the kinds of
 noise, and counts sentences. The same trials give the same tables.
 """
@@ -177,7 +177,7 @@ def _done(data: SweepData, done: set[str]) -> SweepData:
 
 
 def looks(trials: int, numbers: tuple[int, ...]) -> None:
-    """Simulate equal cells that are looked at after each run, and seeds that are added."""
+    """Simulate equal cells that are ranked after each run, and seeds that are added."""
 
     def while_open() -> Iterator[tuple[str, list[str]]]:
         for cells, seeds in ((c, n) for c, n in ((2, 5), (3, 5), (12, 3)) if c in numbers):
@@ -250,7 +250,7 @@ def _grown(made: Made, seeds: int) -> SweepData:
     added one by one."""
     runs = tuple(run for run in made.data.runs if (run.seed or 0) < seeds)
     launches = tuple({"seeds": count} for count in range(2, seeds))
-    # What a ranking asks of a plan.
+    # The fields of a plan that a ranking reads.
     recipe = SimpleNamespace(seed_field="seed")
     settings = {"launches": launches, "recipe": recipe, "unseeded": False, "race": None}
     plan: Any = SimpleNamespace(**settings, grid_text="", overrides=())

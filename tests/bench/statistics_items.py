@@ -166,8 +166,8 @@ def shares(trials: int, seeds: int, items: int, share: float) -> tuple[float, fl
 
 
 def gaps(trials: int, luck: float, cells: int = 6, seeds: int = 3, points: int = 30) -> float:
-    """Return how often a report says a gap for runs that do as well on held-out data. All runs
-    train on the same batches, whose luck is so many standard deviations between runs."""
+    """Return how often a report finds a gap for runs that do equally well on held-out data. All
+    runs train on the same batches, whose luck is `luck` standard deviations between runs."""
     rng = np.random.default_rng([13, cells, seeds, round(10 * luck)])
     steps = np.arange(points)
     reported = 0

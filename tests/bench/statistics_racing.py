@@ -1,10 +1,10 @@
-"""Simulates races for seeds (`seeds: {race: 3..10}`) beside sweeps whose cells all have 10 seeds.
+"""Simulates races for seeds (`seeds: {race: 3..10}`) and sweeps whose cells all have 10 seeds.
 
     python tests/bench/statistics_racing.py [--trials 400] [--only PART_OF_A_ROW]
 
 The rule is the launcher's, and the verdict is the report's. `named`: one cell is named alone;
-`right`: and it is the best; `runs`: of those that the fixed sweep takes. The same trials give the
-same table.
+`right`: and it is the best; `runs`: the race's share of the fixed sweep's runs. The same trials
+give the same table.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Simulates sweeps of known truth and counts what the report says of them that is false.
+"""Simulates sweeps with known truth and counts the report's false sentences about them.
 
     python tests/bench/statistics_worlds.py [--trials 400] [--only NAME ...]
 
@@ -35,9 +35,9 @@ Draw = Callable[[np.random.Generator, int, int], Floats]
 
 class World(NamedTuple):
     """A kind of noise. `draw` makes cells x seeds x recorded values around 0; a run without a
-    finite value failed. `mean` is added to give the true mean of each cell. With `shares`, values
-    are counts of so many questions, and `mean` is the share that is right. `usual` is the mean of
-    the runs that do not collapse, by cell, if some do."""
+    finite value failed. With `shares`, a number of questions and a share, values are shares of
+    questions answered right, around that share. `usual` gives the mean of the runs that do not
+    collapse, by cell, if some do."""
 
     draw: Draw
     shares: tuple[int, float] | None = None
@@ -214,7 +214,7 @@ def make(rng: np.random.Generator, world: World, cells: int, seeds: int, means: 
 
 
 class Counts(NamedTuple):
-    """What is counted over many sweeps: sentences by kind, and those that are false."""
+    """The counts over many sweeps: sentences by kind, and the false ones."""
 
     stated: Counter[str]
     false: Counter[str]
@@ -225,8 +225,8 @@ class Counts(NamedTuple):
 
 
 def count(report: Study, truth: Floats, counts: Counts, usual: Floats | None = None) -> None:
-    """Count the sentences of a report, and the false ones among them. A sentence that says that
-    runs which collapse may not have been seen is about the `usual` runs."""
+    """Count the sentences of a report, and the false ones among them. A sentence that warns of
+    collapses that no run has shown is about the `usual` runs."""
     ranking, tied = report.ranking, report.ranking.tied
     chosen, compared = ranking.best, _compared(report)
     counts.stated["reports"] += 1
@@ -299,8 +299,8 @@ def _means(axis: str, truth: Floats, settings: Mapping[int, Mapping[str, Any]]) 
 def _not_better(
     evidence: Mapping[str, Any], truth: Floats, settings: Mapping[int, Mapping[str, Any]]
 ) -> bool:
-    """Whether no value is truly better than the one before it on the way to this end (a trend), or
-    the end is no better than the value before it."""
+    """Return whether some value is truly no better than the one before it on the way to this end (a
+    trend), or the end is no better than the inner value."""
     means = _means(evidence["axis"], truth, settings)
     values = list(means) if evidence["side"] == "largest" else list(means)[::-1]
     if "inner" in evidence:
@@ -390,8 +390,8 @@ def through_files(data: SweepData, folder: Path) -> Study:
 
 
 def agree(name: str, cells: int, seeds: int, sweeps: int) -> tuple[int, int]:
-    """Return in how many sweeps both readings gave the same sentences and number, and of how
-    many."""
+    """Return in how many sweeps both readings gave the same sentences and number, and the number of
+    sweeps."""
     rng = np.random.default_rng([7, cells, seeds, *name.encode()])
     same = 0
     for _ in range(sweeps):

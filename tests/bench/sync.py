@@ -37,8 +37,8 @@ BUCKET = "bench"
 
 
 class Server:
-    """moto in a process of its own. `requests` counts by method; `log` has the method and the path
-    of each request, or the prefix of a listing, below the root's first folder."""
+    """moto in a separate process. `requests` counts by method; `log` has the method and the path of
+    each request, or the prefix of a listing, below the root's first folder."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
@@ -81,7 +81,7 @@ def s3() -> Iterator[Server]:
 
 
 class Counted:
-    """A store that counts the bytes that go up and come down."""
+    """A store that counts uploaded and downloaded bytes."""
 
     def __init__(self, store: Store) -> None:
         self.up = self.down = 0
@@ -133,7 +133,7 @@ def one_long_run(server: Server, root: str, spool: LocalStore, steps: int, every
 
 
 def many_runs(server: Server, root: str, spool: LocalStore, runs: int) -> None:
-    """Sync each in a thread with its own client, all at the same moment."""
+    """Sync each run in a thread with its own client, all at the same moment."""
     sweep = SweepFolder(spool, NAME)
     syncs: list[Any] = []
     for run in range(runs):

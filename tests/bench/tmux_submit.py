@@ -7,7 +7,7 @@ Each has its own tmux server; the next begins when the jobs of the last have end
 machine most of the time goes to the jobs that start meanwhile: sweeper's worker, xmux's runner. So
 xmux is measured unchanged, with a function that sleeps for 3 s (with shorter jobs it fails), and a
 second time with `sleep 3` as its runner; and so is sweeper's backend, with `sleep 3` as its worker.
-Then a whole sweep: as many runs of `true`, by `sweeper launch`.
+Then a whole sweep: the same number of runs of `true`, by `sweeper launch`.
 """
 
 import argparse
@@ -112,8 +112,8 @@ class Sweep:
 
 
 def xmux(python: str, count: int, runner: str) -> float:
-    """Return the seconds of xmux's `launch_swarm`, with its own `runner` or with
-    "sleep" for it."""
+    """Return the seconds of xmux's `launch_swarm`, with its own runner or with "sleep" in its
+    place."""
     with tempfile.TemporaryDirectory() as home, own_tmux():
         done = subprocess.run(
             [python, "-c", XMUX, str(count), runner],

@@ -1,12 +1,12 @@
-"""Measures the cost of a live run, forked from a fork server and started by itself.
+"""Measures the cost of a live run, forked from a fork server and started without one.
 
     python tests/bench/warm_start.py [--runs N] [--recipe sft]
 
-Starts N runs on the local backend against the engine (its home is a folder of its own), with and
-without `launch: {warm: false}`. Prints the processor time of each recipe until it begins its first
-step (it then writes `config.json`) and until its first row of metrics, with the evaluation of that
-step. At the first row it also looks at the private memory of the recipe, its keeper, its worker and
-the guard. The first run of all makes the list of imports, and is not counted.
+Starts N runs on the local backend against the engine (in a new home), with and without
+`launch: {warm: false}`. Prints the processor time of each recipe until it begins its first step (it
+then writes `config.json`) and until its first row of metrics, with the evaluation of that step. At
+the first row it also measures the private memory of the recipe, its keeper, its worker and the
+guard. The very first run makes the list of imports, and is not counted.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def measure(folder: Path, given: argparse.Namespace, name: str) -> tuple[list[Co
 
 
 def recipe_of(sweep: Path, token: str) -> int | None:
-    """Return the process of an attempt's recipe, after which its usage file is named."""
+    """Return the pid of an attempt's recipe, which is the name of its usage file."""
     counted = list((sweep / "attempts" / token / "usage").glob("*.json"))
     return int(counted[0].stem) if counted else None
 

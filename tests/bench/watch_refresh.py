@@ -1,14 +1,14 @@
-"""Measures the cost of keeping a sweep on the screen: `sweeper watch` against the control window
-of tinker-cookbook's xmux, at 10, 100 and 1,000 runs that are all at work.
+"""Measures the cost of showing a sweep on the screen: `sweeper watch` against the control window
+of tinker-cookbook's xmux, with 10, 100 and 1,000 running runs.
 
     python tests/bench/watch_refresh.py [--runs 10 100 1000] [--xmux .venv-cookbook/bin/python]
 
-A refresh of ours is a look at the store and all lines of a screen of 200x50, after one run in
-twenty has written a heartbeat and a row of metrics; an idle one is without changes. One of xmux's
-is its `refresh_jobs`, with a window of `sleep` for each job; the time of tmux's server is shown
-separately. Then the whole program for some seconds, in a tmux window, with as many changes each
-second, and with none: the processor time of its process. xmux's program has no idle state: it does
-the same every 5 s, or all the time if that takes longer.
+A refresh of sweeper is a poll of the store and all lines of a screen of 200x50, after one run in
+twenty has written a heartbeat and a row of metrics; an idle refresh is without changes. A refresh
+of xmux is its `refresh_jobs`, with a window of `sleep` for each job; the time of tmux's server is
+shown separately. Then the whole program runs for some seconds in a tmux window, with as many
+changes each second, and with none: the figure is the processor time of its process. xmux's program
+has no idle state: it does the same every 5 s, or all the time if that takes longer.
 """
 
 import argparse
@@ -68,7 +68,7 @@ print(json.dumps({"wall": sorted(walls)[rounds // 2], "cpu": sorted(cpus)[rounds
 
 
 class Sweep:
-    """Runs that are at work, with the files that their workers would write."""
+    """Running runs, with the files that their workers would write."""
 
     def __init__(self, root: str, count: int) -> None:
         self.store = LocalStore(root)
@@ -101,7 +101,7 @@ class Sweep:
         self.store.replace(self.folder.heartbeat(run, 1), encode(body), durable=False)
 
     def go_on(self) -> None:
-        """Let the next twentieth of the runs record a heartbeat and a row."""
+        """Write a heartbeat and a row for the next twentieth of the runs."""
         self._step += 1
         for _ in range(max(1, len(self.ids) // 20)):
             run = self.ids[self._next % len(self.ids)]

@@ -1,10 +1,10 @@
 """Measures the cost of a worker: a whole attempt of a recipe that does nothing (`true`), against
-`python -c pass` in the same interpreter, by turns.
+`python -c pass` in the same interpreter, in turns.
 
     python tests/bench/worker_start.py [ROUNDS]
 
 Processor time is that of the worker and the two processes it waits for (the recipe, the guard).
-Waiting for the disk (the claim and the outcome are synced) only affects the wall time, so the store
+Waiting for the disk (the claim and the outcome are synced) affects only the wall time, so the store
 is in memory for one row and in the current folder for the other.
 """
 
