@@ -60,8 +60,8 @@ class Compared:
         if self.tied:
             text += f"; {labels.listed(self.tied)} may be as good"
         if self.told_apart:
-            what = "unlikely to be the best" if self.tied else "worse beyond the noise"
-            text += f"; {plural(len(self.told_apart), 'cell')} {what}"
+            standing = "unlikely to be the best" if self.tied else "worse beyond the noise"
+            text += f"; {plural(len(self.told_apart), 'cell')} {standing}"
         return text
 
     @property
@@ -92,21 +92,21 @@ def compare(
     keys = _keys(frame, by)
     for column in (metric, *keys):
         if column not in frame.columns:
-            known = ", ".join(map(str, frame.columns))
-            raise UsageError(f"no column {column!r}; choose from {known}")
+            columns = ", ".join(map(str, frame.columns))
+            raise UsageError(f"no column {column!r}; choose from {columns}")
     groups = _groups(frame, metric, keys)
     values = {name: [value for _, value in rows] for name, rows in groups.items()}
     scale = choose_scale(list(values.values()))
     sign = sign_of(goal)
-    noise = fit_noise({name: on_scale(own, scale) for name, own in values.items()})
-    summaries = {name: summarise(own, scale, noise.of(name)) for name, own in values.items()}
+    noise = fit_noise({name: on_scale(group, scale) for name, group in values.items()})
+    summaries = {name: summarise(group, scale, noise.of(name)) for name, group in values.items()}
     order = sorted(summaries, key=lambda name: sign * (summaries[name].mean or 0.0))
     best = order[0] if order else None
     compared = against_best(values, best, noise, sign, scale) if best is not None else {}
     if best is not None:
-        of = contenders(compared, order[1:])
-        share = confidence(compared, noise, [len(own) for own in values.values()], failed=False)
-        chosen = Chosen(best, of, sign, share)
+        rivals = contenders(compared, order[1:])
+        share = confidence(compared, noise, [len(group) for group in values.values()], failed=False)
+        chosen = Chosen(best, rivals, sign, share)
         summaries[best] = summarise_chosen(values[best], scale, noise, chosen)
     return Compared(
         metric=metric,
@@ -146,8 +146,8 @@ def _groups(
         if math.isfinite(value):
             name = "/".join(labels.setting(row[key]) for key in keys)
             seed = row.get("seed")
-            own = int(seed) if isinstance(seed, int | float) and math.isfinite(seed) else None
-            groups.setdefault(name, []).append((own, value))
+            run_seed = int(seed) if isinstance(seed, int | float) and math.isfinite(seed) else None
+            groups.setdefault(name, []).append((run_seed, value))
     return groups
 
 
@@ -185,12 +185,12 @@ def _pairs(
 
     names = list(itertools.combinations(order, 2))
     if len(order) > _ALL_PAIRS:
-        names = [(order[0], other) for other in order[1:]]
+        names = [(order[0], name) for name in order[1:]]
     rows: list[dict[str, Any]] = []
     for a, b in names:
-        own, other = (on_scale([v for _, v in groups[name]], scale) for name in (a, b))
+        first, second = (on_scale([v for _, v in groups[name]], scale) for name in (a, b))
         over_seeds = paired(_by_seed(groups[b], scale), _by_seed(groups[a], scale))
-        unpaired = _prefixed("", contrast([other, own], [1, -1]))
+        unpaired = _prefixed("", contrast([second, first], [1, -1]))
         rows.append({"a": a, "b": b, **unpaired, **_prefixed("paired_", over_seeds)})
     fields = [f"{prefix}{name}" for prefix in ("", "paired_") for name in _FIELDS]
     return pandas.DataFrame(rows, columns=["a", "b", *fields])
@@ -226,11 +226,11 @@ def _figure(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
         shared = {"type": "scatter", "mode": "markers", "meta": meta | {"role": "point"}}
         ends = (row[key] for key in ("mean", "low", "high"))
         mean, low, high = (float(math.nan if end is None else end) for end in ends)
-        known = math.isfinite(low) and math.isfinite(high)
+        bounded = math.isfinite(low) and math.isfinite(high)
         error = {
             "type": "data",
-            "array": rounded([high - mean if known else 0.0]),
-            "arrayminus": rounded([mean - low if known else 0.0]),
+            "array": rounded([high - mean if bounded else 0.0]),
+            "arrayminus": rounded([mean - low if bounded else 0.0]),
             "color": colour,
         }
         marker = {"size": 10, "color": colour}

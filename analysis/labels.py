@@ -177,11 +177,11 @@ def _cut(text: str, alike: Collection[str], width: int) -> str:
     if len(alike) == 1:
         return f"{text[: width - 1]}\u2026"
     pairs = zip(min(alike), max(alike), strict=False)
-    same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(min(alike)))
+    same = next((at for at, (left, right) in enumerate(pairs) if left != right), len(min(alike)))
     cuts: dict[str, str] = {}
-    for one in alike:
-        cut = f"{one[: width // 3]}\u2026{one[max(same - 4, 0) :]}"
-        cuts[one] = cut if len(cut) <= width else f"{cut[: width - 1]}\u2026"
+    for whole in alike:
+        cut = f"{whole[: width // 3]}\u2026{whole[max(same - 4, 0) :]}"
+        cuts[whole] = cut if len(cut) <= width else f"{cut[: width - 1]}\u2026"
     return cuts[text] if len(set(cuts.values())) == len(cuts) else text
 
 

@@ -105,44 +105,44 @@ def versus(
     the sweeps are judged differently."""
     read = [_read(registry, reference, metric, goal, at) for reference in (a, b)]
     both = zip(settle(*read), (a, b), strict=True)
-    own, other = (_side(registry, data, reference) for data, reference in both)
-    if (own.cell is None) != (other.cell is None):
+    left, right = (_side(registry, data, reference) for data, reference in both)
+    if (left.cell is None) != (right.cell is None):
         raise UsageError("compare two sweeps, or two cells (sweep/cell)")
-    judged = own.data.metric
-    if (mismatch := differently([judged, other.data.metric])) is not None:
+    judged = left.data.metric
+    if (mismatch := differently([judged, right.data.metric])) is not None:
         raise UsageError(f"{a} and {b} are {mismatch}")
     if judged is None:
         raise UsageError("neither grid has a metric: choose one with --metric")
-    if own.cell is not None and other.cell is not None:
-        if own.data.paths == other.data.paths and own.cell.name == other.cell.name:
+    if left.cell is not None and right.cell is not None:
+        if left.data.paths == right.data.paths and left.cell.name == right.cell.name:
             raise UsageError(
-                f"{a} and {b} are both of the cell {own.cell.name}; name two runs, or two cells"
+                f"{a} and {b} are both of the cell {left.cell.name}; name two runs, or two cells"
             )
-        pairs = [(f"{short_name(own.cell)} and {short_name(other.cell)}", own.cell, other.cell)]
+        pairs = [(f"{short_name(left.cell)} and {short_name(right.cell)}", left.cell, right.cell)]
         only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     else:
-        pairs, only = _joined(own, other)
+        pairs, only = _joined(left, right)
     scale = choose_scale([cell.values for _, x, y in pairs for cell in (x, y)])
     rows = _rows(pairs, scale)
     return Versus(
-        a=own.title,
-        b=other.title,
+        a=left.title,
+        b=right.title,
         metric=judged,
         scale=scale,
         rows=tuple(rows),
         overall=_overall(pairs, scale) if len(pairs) > 1 else None,
         only_a=only[0],
         only_b=only[1],
-        changed=tuple(_changed(own, other)),
-        costs=tuple(_costs(own, other)),
-        notes=tuple(_notes(own, other)),
+        changed=tuple(_changed(left, right)),
+        costs=tuple(_costs(left, right)),
+        notes=tuple(_notes(left, right)),
     )
 
 
-def _notes(own: "_Side", other: "_Side") -> Iterator[str]:
+def _notes(left: "_Side", right: "_Side") -> Iterator[str]:
     """Yield a note for each side that the user gave as a run: the whole cell of that run is
     compared."""
-    for letter, side in (("A", own), ("B", other)):
+    for letter, side in (("A", left), ("B", right)):
         if side.of_run and side.cell is not None:
             runs = plural(len(side.cell.runs), "run")
             yield f"{letter} is the whole cell of the named run: {runs}"
@@ -177,11 +177,11 @@ def _side(registry: Registry, data: SweepData, reference: str) -> _Side:
     of_runs = [] if named else _of_runs(registry, ranking, reference)
     fitting = named or of_runs or [cell for cell in ranking.cells if cell.name.startswith(wanted)]
     if not fitting:
-        known = labels.listed([cell.name for cell in ranking.cells], 5)
-        raise NotFound(f"no cell {wanted!r} in {name}: choose from {known}")
+        names = labels.listed([cell.name for cell in ranking.cells], 5)
+        raise NotFound(f"no cell {wanted!r} in {name}: choose from {names}")
     if len(fitting) > 1:
-        known = labels.listed([cell.name for cell in fitting], 3)
-        raise UsageError(f"{reference!r} matches {len(fitting)} cells ({known}): name one of them")
+        names = labels.listed([cell.name for cell in fitting], 3)
+        raise UsageError(f"{reference!r} matches {len(fitting)} cells ({names}): name one of them")
     (cell,) = fitting
     whole = bool(of_runs) and len(cell.runs) > 1
     return _Side(data, ranking, cell, f"{name}/{cell.name}", of_run=whole)
@@ -197,18 +197,18 @@ def _of_runs(registry: Registry, ranking: Ranking, selector: str) -> list[Cell]:
 
 
 def _joined(
-    own: _Side, other: _Side
+    left: _Side, right: _Side
 ) -> tuple[list[tuple[str, Cell, Cell]], tuple[tuple[str, ...], tuple[str, ...]]]:
-    keys = list(dict.fromkeys((*own.ranking.keys, *other.ranking.keys)))
+    keys = list(dict.fromkeys((*left.ranking.keys, *right.ranking.keys)))
 
     def place(cell: Cell) -> tuple[str, ...]:
         return tuple(level(cell.runs[0].config, key) for key in keys)
 
-    right = {place(cell): cell for cell in other.ranking.cells}
-    left = {place(cell): cell for cell in own.ranking.cells}
-    pairs = [(short_name(left[at]), left[at], right[at]) for at in left if at in right]
-    only_a = tuple(short_name(cell) for at, cell in left.items() if at not in right)
-    only_b = tuple(short_name(cell) for at, cell in right.items() if at not in left)
+    cells_b = {place(cell): cell for cell in right.ranking.cells}
+    cells_a = {place(cell): cell for cell in left.ranking.cells}
+    pairs = [(short_name(cells_a[at]), cells_a[at], cells_b[at]) for at in cells_a if at in cells_b]
+    only_a = tuple(short_name(cell) for at, cell in cells_a.items() if at not in cells_b)
+    only_b = tuple(short_name(cell) for at, cell in cells_b.items() if at not in cells_a)
     return pairs, (only_a, only_b)
 
 
@@ -220,8 +220,8 @@ def _rows(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> list[Row]:
         values = [on_scale(cell.values, scale) for cell in (b, a)]
         over_seeds = paired(b.by_seed(scale), a.by_seed(scale))
         rows.append((name, a, b, contrast(values, [1, -1]), over_seeds))
-    known = [row[3].p for row in rows if row[3].p is not None]
-    adjusted = iter(holm(known))
+    p_values = [row[3].p for row in rows if row[3].p is not None]
+    adjusted = iter(holm(p_values))
     return [Row(*row, p=None if row[3].p is None else next(adjusted)) for row in rows]
 
 
@@ -234,22 +234,22 @@ def _overall(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> Estimate 
     return contrast(groups, [1 / len(both), -1 / len(both)] * len(both))
 
 
-def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
-    seeds = {side.data.seed_field for side in (own, other)}
+def _changed(left: _Side, right: _Side) -> Iterator[tuple[str, str, str]]:
+    seeds = {side.data.seed_field for side in (left, right)}
     keys: dict[str, None] = {}
-    for side in (own, other):
+    for side in (left, right):
         for run in side.runs:
             keys.update(dict.fromkeys(key for key, _ in dotted(run.config)))
     for key in (key for key in keys if key not in seeds):
-        a, b = ({level(run.config, key) for run in side.runs} for side in (own, other))
+        a, b = ({level(run.config, key) for run in side.runs} for side in (left, right))
         if len(a) == len(b) == 1 and a != b:
             yield key, a.pop(), b.pop()
-    for each in differences([*own.runs, *other.runs]):
-        a, b = (dict.fromkeys(filter(None, map(each.label, side.runs))) for side in (own, other))
+    for each in differences([*left.runs, *right.runs]):
+        a, b = (dict.fromkeys(filter(None, map(each.label, side.runs))) for side in (left, right))
         yield each.title, labels.listed(list(a)), labels.listed(list(b))
 
 
-def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
+def _costs(left: _Side, right: _Side) -> Iterator[tuple[str, str, str]]:
     def mean(side: _Side, get: Callable[[RunData], float | None]) -> float | None:
         values = [v for run in side.runs if run.counts and (v := get(run)) is not None]
         return sum(values) / len(values) if values else None
@@ -259,7 +259,7 @@ def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
         "tokens per run": (lambda run: run.cost.total, labels.amount),
     }
     for name, (get, text_of) in costs.items():
-        a, b = mean(own, get), mean(other, get)
+        a, b = mean(left, get), mean(right, get)
         if a is not None or b is not None:
             yield name, text_of(a), text_of(b)
 
@@ -306,8 +306,8 @@ def _doubts(row: Row, metric: str) -> Iterator[str]:
     for side, cell in (("A", row.a), ("B", row.b)):
         runs = sum(run.missing > 0 and not run.diverged for run in cell.runs)
         if runs:
-            which = f"{plural(runs, 'run')} of {short_name(cell)} in {side}"
-            yield f"  ! {which} may have diverged: the last rows have no {metric}"
+            subject = f"{plural(runs, 'run')} of {short_name(cell)} in {side}"
+            yield f"  ! {subject} may have diverged: the last rows have no {metric}"
 
 
 def _lines(versus: Versus) -> Iterator[str]:
@@ -315,9 +315,9 @@ def _lines(versus: Versus) -> Iterator[str]:
     yield f"A {versus.a}"
     yield f"B {versus.b}"
     yield from versus.notes
-    what = "B as a multiple of A" if versus.scale == "log" else "B minus A"
+    quantity = "B as a multiple of A" if versus.scale == "log" else "B minus A"
     yield f"{versus.metric.name}, {better} is better, {value_text(versus.metric.at)} of each run"
-    yield f"{what}, with 95 % intervals"
+    yield f"{quantity}, with 95 % intervals"
     for key, a, b in versus.changed:
         yield f"  {key}: {a} in A, {b} in B"
     if not versus.rows:

@@ -61,15 +61,15 @@ class Sides:
             ],
             "differences": [
                 {
-                    "name": one.name,
-                    "items": one.items,
-                    "difference": one.difference,
-                    "low": one.low,
-                    "high": one.high,
-                    "gained": [prompt.item for prompt in one.gained],
-                    "lost": [prompt.item for prompt in one.lost],
+                    "name": ahead.name,
+                    "items": ahead.items,
+                    "difference": ahead.difference,
+                    "low": ahead.low,
+                    "high": ahead.high,
+                    "gained": [prompt.item for prompt in ahead.gained],
+                    "lost": [prompt.item for prompt in ahead.lost],
                 }
-                for one in self.against
+                for ahead in self.against
             ],
             "items": [prompt._asdict() for prompt in self.prompts],
         }
@@ -80,11 +80,11 @@ def compare_sides(answers: Mapping[str, Sequence[Answer]]) -> Sides:
     left out."""
     names = tuple(answers)
     by_item = [_by_item(answers[name]) for name in names]
-    common = [item for item in by_item[0] if all(item in own for own in by_item)]
-    prompts = tuple(_prompt(item, [own[item] for own in by_item]) for item in common)
-    judged = [one for one in prompts if None not in one.scores]
+    common = [item for item in by_item[0] if all(item in answered for answered in by_item)]
+    prompts = tuple(_prompt(item, [answered[item] for answered in by_item]) for item in common)
+    judged = [prompt for prompt in prompts if None not in prompt.scores]
     means: list[float | None] = [
-        float(np.mean([one.scores[side] or 0.0 for one in judged])) if judged else None
+        float(np.mean([prompt.scores[side] or 0.0 for prompt in judged])) if judged else None
         for side in range(len(names))
     ]
     against = [_ahead(names[side], judged, side) for side in range(1, len(names)) if judged]
@@ -100,8 +100,8 @@ def _by_item(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
 
 def _prompt(item: str, sides: Sequence[Sequence[Answer]]) -> Prompt:
     first = sides[0][0]
-    texts = tuple(tuple(answer.text for answer in own) for own in sides)
-    scores = tuple(_mean([answer.score for answer in own]) for own in sides)
+    texts = tuple(tuple(answer.text for answer in answers) for answers in sides)
+    scores = tuple(_mean([answer.score for answer in answers]) for answers in sides)
     return Prompt(item, first.prompt, first.right, texts, scores, first.cluster)
 
 
@@ -111,17 +111,17 @@ def _mean(scores: Sequence[float]) -> float | None:
 
 
 def _ahead(name: str, judged: Sequence[Prompt], side: int) -> Ahead:
-    own = np.array([[one.scores[side] or 0.0 for one in judged]])
-    first = np.array([[one.scores[0] or 0.0 for one in judged]])
-    gained = tuple(one for one in judged if _solves(one, side) and not _solves(one, 0))
-    lost = tuple(one for one in judged if _solves(one, 0) and not _solves(one, side))
-    value = float(own.mean() - first.mean())
+    scores = np.array([[prompt.scores[side] or 0.0 for prompt in judged]])
+    first = np.array([[prompt.scores[0] or 0.0 for prompt in judged]])
+    gained = tuple(prompt for prompt in judged if _solves(prompt, side) and not _solves(prompt, 0))
+    lost = tuple(prompt for prompt in judged if _solves(prompt, 0) and not _solves(prompt, side))
+    value = float(scores.mean() - first.mean())
     if len(judged) < 2:
         return Ahead(name, len(judged), value, None, None, gained, lost)
-    clusters = [one.cluster for one in judged]
+    clusters = [prompt.cluster for prompt in judged]
     numbers = {text: n for n, text in enumerate(dict.fromkeys(clusters))}
     grouped = [numbers[text] for text in clusters] if all(clusters) else None
-    parts: Parts = difference(own, first, clusters=grouped, shares=True)
+    parts: Parts = difference(scores, first, clusters=grouped, shares=True)
     reach = parts.reach()
     return Ahead(name, len(judged), value, value - reach, value + reach, gained, lost)
 
@@ -142,10 +142,10 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.4 
 def page(sides: Sides) -> str:
     """Return the comparison as a self-contained HTML page. Items on which sides differ come
     first."""
-    apart = {one.item for ahead in sides.against for one in (*ahead.gained, *ahead.lost)}
-    ordered = sorted(sides.prompts, key=lambda one: one.item not in apart)
+    apart = {prompt.item for ahead in sides.against for prompt in (*ahead.gained, *ahead.lost)}
+    ordered = sorted(sides.prompts, key=lambda prompt: prompt.item not in apart)
     heads = "".join(f"<th>{_escaped(name)}</th>" for name in ("prompt", *sides.names))
-    rows = "".join(_row(one) for one in ordered)
+    rows = "".join(_row(prompt) for prompt in ordered)
     summary = "".join(f"<p>{_escaped(line)}</p>" for line in lines(sides))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -159,9 +159,9 @@ def _escaped(text: str) -> str:
     return html.escape(sanitize_lines(text))
 
 
-def _row(one: Prompt) -> str:
-    cells = [f"<td><pre>{_escaped(one.prompt)}</pre>{_right(one.right)}</td>"]
-    for texts, score in zip(one.texts, one.scores, strict=True):
+def _row(prompt: Prompt) -> str:
+    cells = [f"<td><pre>{_escaped(prompt.prompt)}</pre>{_right(prompt.right)}</td>"]
+    for texts, score in zip(prompt.texts, prompt.scores, strict=True):
         kind = "" if score is None else ' class="right"' if score >= SOLVED else ' class="wrong"'
         cell = "<hr>".join(f"<pre>{_escaped(text)}</pre>" for text in texts)
         cells.append(f"<td{kind}>{cell}{'' if score is None else f'<small>{score:g}</small>'}</td>")
@@ -178,10 +178,10 @@ def lines(sides: Sides) -> list[str]:
     texts = [f"{count} item{'s' * (count != 1)}, answered by {len(sides.names)} sides"]
     for name, mean in zip(sides.names, sides.means, strict=True):
         texts.append(f"{name}: " + ("not judged" if mean is None else f"mean score {mean:.3f}"))
-    for one in sides.against:
-        reach = "" if one.low is None else f" (95 % {one.low:+.3f} to {one.high:+.3f})"
+    for ahead in sides.against:
+        reach = "" if ahead.low is None else f" (95 % {ahead.low:+.3f} to {ahead.high:+.3f})"
         texts.append(
-            f"{one.name} minus {sides.names[0]}: {one.difference:+.3f}{reach}; solved only by "
-            f"{one.name}: {len(one.gained)}, only by {sides.names[0]}: {len(one.lost)}"
+            f"{ahead.name} minus {sides.names[0]}: {ahead.difference:+.3f}{reach}; solved only by "
+            f"{ahead.name}: {len(ahead.gained)}, only by {sides.names[0]}: {len(ahead.lost)}"
         )
     return texts

@@ -80,11 +80,11 @@ def telling(study: Study) -> list[str]:
 def _axis(study: Study, key: str, metric: str) -> Panel | None:
     """Draw the mean of each value of a `matched` axis, or of an axis of strings that is not in the
     model. For another axis, draw the cells as points with the model."""
-    own = next((axis for axis in study.axes if axis.key == key), None)
+    axis = next((axis for axis in study.axes if axis.key == key), None)
     effect = study.surface.of(key) if study.surface is not None else None
-    if own is not None and (own.matched or (effect is None and own.levels[0].number is None)):
-        figure = axis_figure(own, metric, study.ranking.scale)
-        caption = ", ".join(f"{entry.shown}: {entry.mean:.4g}" for entry in own.levels)
+    if axis is not None and (axis.matched or (effect is None and axis.levels[0].number is None)):
+        figure = axis_figure(axis, metric, study.ranking.scale)
+        caption = ", ".join(f"{entry.shown}: {entry.mean:.4g}" for entry in axis.levels)
         return Panel("axes", key, figure, f"{metric} by {key}: {caption}")
     drawn = scatter_figure(key, effect, study.ranking, metric)
     if drawn is None:
@@ -112,9 +112,9 @@ def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
         categories(figure_layout, x)
     else:
         figure_layout["xaxis"].update({"type": "log" if axis.log else "linear"})
-        every = -(-len(x) // _MARKS)
+        stride = -(-len(x) // _MARKS)
         shown = [plain(entry.shown) for entry in axis.levels]
-        figure_layout["xaxis"].update({"tickvals": x[::every], "ticktext": shown[::every]})
+        figure_layout["xaxis"].update({"tickvals": x[::stride], "ticktext": shown[::stride]})
     trace = {
         "type": "scatter",
         "mode": "lines+markers" if spaced else "markers",
@@ -141,13 +141,13 @@ def scatter_figure(
     if not numeric and len({level(cell.settings, key) for cell in cells}) > _MOST:
         return None
     traces = [] if effect is None else list(_curve(effect, numeric=numeric))
-    own = [(_x(cell, key, numeric=numeric), cell.summary.mean or 0.0, cell) for cell in cells]
-    others = [one for one in own if one[2] is not ranking.best]
-    best = [one for one in own if one[2] is ranking.best]
-    traces += [_marks(group, tone) for group, tone in ((others, -1), (best, 0)) if group]
-    ys = [y for _, y, _ in own] + ([] if effect is None else [*effect.low, *effect.high])
-    known = [y for y in ys if math.isfinite(y)]
-    figure_layout = layout_of_axis(key, known, metric, ranking.scale)
+    points = [(_x(cell, key, numeric=numeric), cell.summary.mean or 0.0, cell) for cell in cells]
+    rest = [point for point in points if point[2] is not ranking.best]
+    best = [point for point in points if point[2] is ranking.best]
+    traces += [_marks(group, tone) for group, tone in ((rest, -1), (best, 0)) if group]
+    ys = [y for _, y, _ in points] + ([] if effect is None else [*effect.low, *effect.high])
+    finite = [y for y in ys if math.isfinite(y)]
+    figure_layout = layout_of_axis(key, finite, metric, ranking.scale)
     if not numeric:
         categories(figure_layout, list(dict.fromkeys(x for trace in traces for x in trace["x"])))
     if numeric and log_spread(numbers):
@@ -213,13 +213,13 @@ def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
     }
 
 
-def _marks(own: Sequence[tuple[Any, float, Cell]], tone: int) -> dict[str, Any]:
+def _marks(points: Sequence[tuple[Any, float, Cell]], tone: int) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": plain(cell_text(own[0][2])) if tone >= 0 else "cells",
-        "x": [x for x, _, _ in own],
-        "y": rounded([y for _, y, _ in own]),
+        "name": plain(cell_text(points[0][2])) if tone >= 0 else "cells",
+        "x": [x for x, _, _ in points],
+        "y": rounded([y for _, y, _ in points]),
         "marker": {"size": 10 if tone >= 0 else 5, "color": colour_of(tone)},
         "hovertemplate": "%{x}: %{y}",
         "meta": {"cell": -1, "tone": tone, "role": "point"},
@@ -255,10 +255,10 @@ def plane_figure(pair: PairEffect, ranking: Ranking, sign: float) -> dict[str, A
     traces += _points(pair, ranking)
     figure_layout = layout(pair.x, height=340, y_title=pair.y)
     figure_layout["meta"]["log"] = False
-    for axis, own in (("xaxis", pair.xs), ("yaxis", pair.ys)):
+    for axis, numbers in (("xaxis", pair.xs), ("yaxis", pair.ys)):
         figure_layout[axis]["rangemode"] = "normal"
-        if log_spread(own):
-            figure_layout[axis].update({"type": "log", **_marked(min(own), max(own))})
+        if log_spread(numbers):
+            figure_layout[axis].update({"type": "log", **_marked(min(numbers), max(numbers))})
     return {"data": traces, "layout": figure_layout}
 
 
@@ -347,9 +347,9 @@ def parallel(
     figure_layout["annotations"] = [
         # On every second axis, a pair of labels stands higher, so that it does not overlap the
         # pairs of the axes beside it.
-        _label(x, place, text, higher=x % 2 == 1 and len(own) == 2)
-        for x, own in enumerate(marked)
-        for text, place in own
+        _label(x, place, text, higher=x % 2 == 1 and len(column) == 2)
+        for x, column in enumerate(marked)
+        for text, place in column
     ]
     return {"data": traces, "layout": figure_layout}
 
@@ -387,7 +387,7 @@ def _places(key: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, float]
     placed by size, on a log scale if they are spaced by ratios; other values are placed in their
     order."""
     numbers = ordered(key, settings)
-    texts = list(dict.fromkeys(level(own, key) for own in settings))
+    texts = list(dict.fromkeys(level(values, key) for values in settings))
     if len(numbers) == len(texts) > 1:
         scaled = [math.log(n) if log_spread(numbers) else n / 2 for n in numbers]
         span = scaled[-1] - scaled[0]

@@ -33,7 +33,11 @@ def panels(study: Study) -> Iterator[Panel]:
         if means is not None:  # not on the page, whose table draws the same
             name = "cells, best first: runs, mean, 95 % interval"
             yield Panel("cells", name, means, "The cells", on_page=False)
-        shown = [one for one in study.tradeoffs if one.front is not None or len(one.cells) > 2]
+        shown = [
+            tradeoff
+            for tradeoff in study.tradeoffs
+            if tradeoff.front is not None or len(tradeoff.cells) > 2
+        ]
         for tradeoff in shown[:_TRADES]:
             figure = tradeoff_figure(tradeoff, study.ranking, metric.name)
             caption = f"{metric.name} against {tradeoff.name}, one point per cell"
@@ -146,14 +150,14 @@ def profiles(tasks: Tasks, ranking: Ranking) -> dict[str, Any]:
         {
             "type": "scatter",
             "mode": "lines",
-            "name": names[own.cell],
+            "name": names[cell.cell],
             "x": list(LEVELS),
-            "y": rounded(list(own.profile)),
-            "line": {"width": 2, "color": colour_of(colours[own.cell]), "shape": "hv"},
+            "y": rounded(list(cell.profile)),
+            "line": {"width": 2, "color": colour_of(colours[cell.cell]), "shape": "hv"},
             "hovertemplate": "above %{x}: %{y:.0%} of scores",
-            "meta": {"cell": positions[own.cell], "tone": colours[own.cell], "role": "line"},
+            "meta": {"cell": positions[cell.cell], "tone": colours[cell.cell], "role": "line"},
         }
-        for own in reversed(tasks.cells[:_PROFILES])
+        for cell in reversed(tasks.cells[:_PROFILES])
     ]
     laid = layout("score", height=320, y_title="share of scores above it")
     laid["xaxis"]["range"] = [0, 1]

@@ -38,12 +38,12 @@ def band(runs: Sequence[Series]) -> Band:
     rows = _at_once(runs)
     if rows is None:
         finite = [np.flatnonzero(np.isfinite(points.values)) for points in runs]
-        steps = [points.steps[own] for points, own in zip(runs, finite, strict=True)]
+        steps = [points.steps[index] for points, index in zip(runs, finite, strict=True)]
         shared = functools.reduce(np.intersect1d, steps)
         at = tuple(
-            own[np.searchsorted(rows, shared)] for own, rows in zip(finite, steps, strict=True)
+            index[np.searchsorted(rows, shared)] for index, rows in zip(finite, steps, strict=True)
         )
-        table = np.stack([points.values[own] for points, own in zip(runs, at, strict=True)])
+        table = np.stack([points.values[index] for points, index in zip(runs, at, strict=True)])
     else:
         shared, table = runs[0].steps, rows
         at = (np.arange(len(shared)),) * len(runs)

@@ -47,13 +47,13 @@ def rounded(values: Floats | Sequence[float]) -> list[float | None]:
     """Round values to as many digits as a plot can show. Return None for values that are not
     finite, or whose rounded value is infinite. Each result is the float closest to a short
     decimal, so JSON writes it with few digits."""
-    own = np.asarray(values, dtype=float)
-    size = np.abs(own)
+    raw = np.asarray(values, dtype=float)
+    size = np.abs(raw)
     plain = (size > 0) & (size < np.inf)
     places = _DIGITS - 1 - np.floor(np.log10(np.where(plain, size, 1.0))).astype(np.intp)
     power = _POWERS[np.minimum(np.abs(places), 308)]
     with np.errstate(all="ignore"):
-        result = np.where(places < 0, np.rint(own / power) * power, np.rint(own * power) / power)
+        result = np.where(places < 0, np.rint(raw / power) * power, np.rint(raw * power) / power)
     return _without(result, ~np.isfinite(result))
 
 
@@ -72,8 +72,8 @@ _TEXTS, _SIGNS = 18, 16
 def categories(figure_layout: dict[str, Any], texts: Sequence[str]) -> None:
     """Set the labels of an axis of strings. Long labels lose their middle, and if there are many
     labels, only some are shown. The figure gets the height that rotated labels need."""
-    every = -(-len(texts) // _TEXTS)
-    marked = list(texts)[::every]
+    stride = -(-len(texts) // _TEXTS)
+    marked = list(texts)[::stride]
     short = [_shortened(html.unescape(text)) for text in marked]
     shown = {"tickvals": marked, "ticktext": [plain(text) for text in short]}
     figure_layout["xaxis"].update({"type": "category", **shown})
@@ -89,9 +89,9 @@ def _shortened(text: str) -> str:
 def integers(values: Floats) -> list[float | None]:
     """Return the values as integers if all are integers, else rounded. NaN becomes None."""
     gaps = np.isnan(values)
-    known = np.where(gaps, 0.0, values)
-    if (np.rint(known) == known).all() and (np.abs(known) < 2**53).all():
-        return _without(known.astype(np.int64), gaps)
+    filled = np.where(gaps, 0.0, values)
+    if (np.rint(filled) == filled).all() and (np.abs(filled) < 2**53).all():
+        return _without(filled.astype(np.int64), gaps)
     return rounded(values)
 
 

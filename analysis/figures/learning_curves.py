@@ -127,32 +127,32 @@ class _Pen:
         if cell_band is not None:
             indices = thin(cell_band.mean, self.means)
             # Smooth the runs first and then make their band, so that no run leaves its own band.
-            own = [run.curves[self.key] for run in whole]
-            even = [band([smooth(each, window) for each in own]) for window in self.windows]
+            series = [run.curves[self.key] for run in whole]
+            even = [band([smooth(each, window) for each in series]) for window in self.windows]
             traces.append(_band_trace(cell_band, even, indices, colour, meta))
         if self.single or cell_band is None:
             strong = cell_band is None  # without a mean, the lines of the runs are the strong ones
             for state in (True, False):
-                own = [run for run in drawn if (run.state == "succeeded") is state]
-                traces += self._runs(own, colour, meta, strong=strong, dotted=not state)
+                runs = [run for run in drawn if (run.state == "succeeded") is state]
+                traces += self._runs(runs, colour, meta, strong=strong, dotted=not state)
         traces += [t for run in drawn for t in _cross(run, self.key, colour, meta)]
         if cell_band is not None:
             name = f"{plain(cell_text(cell))} (mean of {len(whole)})"
-            clocks = self._clocks(whole, [own[indices] for own in cell_band.at])
+            clocks = self._clocks(whole, [places[indices] for places in cell_band.at])
             traces.append(_mean_trace(_Shown(cell_band, even, indices), clocks, name, colour, meta))
         return traces
 
     def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
         """Return the grey cells as a single trace, which has for each cell the mean of its runs,
         or its only run. Crosses of diverged runs follow."""
-        parts = [(i, cell, own) for i, cell in cells if (own := self._typical(cell)) is not None]
+        parts = [(i, cell, line) for i, cell in cells if (line := self._typical(cell)) is not None]
         if not parts:
             return []
-        shown = [(own, thin(own.values, self.means)) for *_, own in parts]
-        y = rounded(_joined([own.values[at] for own, at in shown]))
+        shown = [(line, thin(line.values, self.means)) for *_, line in parts]
+        y = rounded(_joined([line.values[at] for line, at in shown]))
         runs = [next(run for run in cell.runs if self.key in run.curves) for _, cell, _ in parts]
         names = {name for run in runs for name in run.clocks} if self.clocks else set[str]()
-        steps = [own.steps[at] for own, at in shown]
+        steps = [line.steps[at] for line, at in shown]
         pairs = list(zip(runs, steps, strict=True))
         clocks = {name: [self._at_steps(run, name, at) for run, at in pairs] for name in names}
         owners = [
@@ -211,9 +211,9 @@ class _Pen:
             cell_band = band(whole)
             if len(cell_band.steps):
                 return Series(cell_band.steps, cell_band.mean, np.arange(len(cell_band.steps)))
-        for own in (*whole, *(run.curves[self.key] for run in drawn)):
-            if own.finite:
-                return own.finite
+        for curve in (*whole, *(run.curves[self.key] for run in drawn)):
+            if curve.finite:
+                return curve.finite
         return None
 
     def _clocks(self, runs: Sequence[RunData], at: Sequence[Any]) -> dict[str, Floats]:
@@ -223,8 +223,8 @@ class _Pen:
             return {}
         names = sorted(set(runs[0].clocks).intersection(*(run.clocks for run in runs)))
         pairs = list(zip(runs, at, strict=True))
-        clocks = {name: [self._clock(run, name, own) for run, own in pairs] for name in names}
-        return {name: np.mean(own, axis=0) for name, own in clocks.items()}
+        clocks = {name: [self._clock(run, name, places) for run, places in pairs] for name in names}
+        return {name: np.mean(values, axis=0) for name, values in clocks.items()}
 
     def _clock(self, run: RunData, name: str, at: Any) -> Floats:
         if name not in run.clocks:
@@ -247,18 +247,18 @@ class _Pen:
         shown = [(run, at) for run, at in thinned if len(at)]
         if not shown:
             return []
-        own = [(run.curves[self.key], at) for run, at in shown]
+        drawn = [(run.curves[self.key], at) for run, at in shown]
         names = {name for run, _ in shown for name in run.clocks} if self.clocks else set[str]()
         clocks = {name: [self._clock(run, name, at) for run, at in shown] for name in names}
         states = {run.id: "" if run.state == "succeeded" else f" ({run.state})" for run in runs}
         owners = [[plain(run.name) + states[run.id], len(at) + 1, run.id] for run, at in shown]
-        y = rounded(_joined([points.values[at] for points, at in own]))
+        y = rounded(_joined([points.values[at] for points, at in drawn]))
         line = {"width": 2 if strong else 1, "color": colour} | ({"dash": "dot"} if dotted else {})
         trace = {
             "type": "scatter",
             "mode": "lines+markers" if max(len(at) for _, at in shown) == 1 else "lines",
             "name": owners[0][0] if len(owners) == 1 else "runs",
-            "x": integers(_joined([points.steps[at] for points, at in own])),
+            "x": integers(_joined([points.steps[at] for points, at in drawn])),
             "y": y,
             "line": line,
             "opacity": 0.95 if strong else 0.4,
@@ -268,7 +268,7 @@ class _Pen:
                 "role": "run",
                 "runs": owners,
                 "x": {name: integers(_joined(clocks[name])) for name in sorted(clocks)},
-                **_smoothed(y, self._even(own)),
+                **_smoothed(y, self._even(drawn)),
             },
         }
         return [trace]
@@ -287,7 +287,7 @@ def _mean_trace(
 ) -> dict[str, Any]:
     width = 3 if meta["cell"] == 0 else 2 if meta["tone"] >= 0 else 1.2
     y = rounded(shown.band.mean[shown.drawn])
-    smoother = _smoothed(y, [rounded(one.mean[shown.drawn]) for one in shown.even])
+    smoother = _smoothed(y, [rounded(shape.mean[shown.drawn]) for shape in shown.even])
     return {
         "type": "scatter",
         "mode": "lines+markers" if len(shown.drawn) <= 12 else "lines",
@@ -332,7 +332,7 @@ def _kept_of(points: Series, limit: int) -> Any:
 
 
 def _smoothed(values: list[float | None], even: Sequence[list[float | None]]) -> dict[str, Any]:
-    return {"smooth": list(even)} if any(own != values for own in even) else {}
+    return {"smooth": list(even)} if any(smoothed != values for smoothed in even) else {}
 
 
 def _band_trace(
@@ -340,7 +340,7 @@ def _band_trace(
 ) -> dict[str, Any]:
     steps = integers(shape.steps[indices])
     outline, *smoother = (
-        rounded(own.high[indices]) + rounded(own.low[indices][::-1]) for own in (shape, *even)
+        rounded(area.high[indices]) + rounded(area.low[indices][::-1]) for area in (shape, *even)
     )
     return {
         "type": "scatter",
@@ -387,8 +387,8 @@ def _reach(cells: Sequence[Cell], key: str) -> float:
 def _extent(cells: Sequence[Cell], key: str) -> tuple[float, float]:
     low, high = math.inf, -math.inf
     for cell in cells:
-        own = [run.curves[key].values for run in cell.runs if key in run.curves]
-        values = np.concatenate(own) if own else np.empty(0)
+        arrays = [run.curves[key].values for run in cell.runs if key in run.curves]
+        values = np.concatenate(arrays) if arrays else np.empty(0)
         values = values[np.isfinite(values)]
         if len(values):
             low, high = min(low, float(values.min())), max(high, float(values.max()))

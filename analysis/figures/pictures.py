@@ -172,5 +172,5 @@ def _text(text: str, most: int = _LABEL) -> str:
 
 def _number(value: Any, *, log: bool = False) -> float:
     """Return a value that can be drawn, else NaN."""
-    known = isinstance(value, int | float) and (_LEAST if log else -_MOST) <= value <= _MOST
-    return float(value) if known else math.nan
+    drawable = isinstance(value, int | float) and (_LEAST if log else -_MOST) <= value <= _MOST
+    return float(value) if drawable else math.nan

@@ -33,8 +33,8 @@ def panels(study: Study) -> Iterator[Panel]:
         ("signal", "groups with signal", "groups with signal", True),
         ("length", "length of answers", "tokens written", False),
     )
-    for what, name, title, share in over:
-        figure = over_iterations(behaviour, ranking, what, title, share=share)
+    for quantity, name, title, share in over:
+        figure = over_iterations(behaviour, ranking, quantity, title, share=share)
         if figure is not None:
             yield Panel("rollouts", name, figure, f"{title} by iteration, one line per cell")
 
@@ -63,11 +63,11 @@ def passes(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
         if not passed:
             continue
         most = max(most, *passed)
-        own = [(s.mean or 0.0, s.low, s.high) for s in passed.values()]
-        above = [0.0 if high is None else min(high, 1.0) - mean for mean, _, high in own]
-        below = [0.0 if low is None else mean - max(low, 0.0) for mean, low, _ in own]
+        rates = [(s.mean or 0.0, s.low, s.high) for s in passed.values()]
+        above = [0.0 if high is None else min(high, 1.0) - mean for mean, _, high in rates]
+        below = [0.0 if low is None else mean - max(low, 0.0) for mean, low, _ in rates]
         bars = error_bars(above, below, colour_of(shown.tone), thickness=1.2, width=3)
-        means = rounded([mean for mean, *_ in own])
+        means = rounded([mean for mean, *_ in rates])
         traces.append(_line(shown, passed, means, "pass@%{x}: %{y:.1%}") | {"error_y": bars})
     if not traces:
         return None
@@ -80,14 +80,14 @@ def passes(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
 
 
 def over_iterations(
-    behaviour: Behaviour, ranking: Ranking, what: str, title: str, *, share: bool
+    behaviour: Behaviour, ranking: Ranking, quantity: str, title: str, *, share: bool
 ) -> dict[str, Any] | None:
-    """Draw the quantity `what` ("signal", "length" or "reward") of the cells by iteration. None
+    """Draw the `quantity` ("signal", "length" or "reward") of the cells by iteration. None
     if no cell has the quantity for more than one iteration."""
     traces: list[dict[str, Any]] = []
     hover = "iteration %{x}: %{y:.0%}" if share else "iteration %{x}: %{y}"
     for shown in reversed(_shown(behaviour, ranking)):
-        values: Mapping[int, float] = getattr(shown.cell, what)
+        values: Mapping[int, float] = getattr(shown.cell, quantity)
         if len(values) > 1:
             traces.append(_line(shown, values, rounded(list(values.values())), hover))
     if not traces:
@@ -111,11 +111,11 @@ class _Shown(NamedTuple):
 def _shown(behaviour: Behaviour, ranking: Ranking) -> list[_Shown]:
     """Return the first cells of the ranking that have rollouts."""
     colours = tones(ranking)
-    own = {cell.cell: cell for cell in behaviour.cells}
+    by_name = {cell.cell: cell for cell in behaviour.cells}
     return [
-        _Shown(own[cell.name], position, colours[cell.name], plain(cell_text(cell)))
+        _Shown(by_name[cell.name], position, colours[cell.name], plain(cell_text(cell)))
         for position, cell in enumerate(ranking.cells)
-        if cell.name in own
+        if cell.name in by_name
     ][:_SHOWN]
 
 

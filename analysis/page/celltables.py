@@ -77,14 +77,14 @@ def groups(ranking: Ranking) -> list[dict[str, Any]]:
     A setting with string values is included only if these are few."""
     rows: list[dict[str, Any]] = []
     for key in ranking.keys:
-        own = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
-        numbers = {labels.brief(value): as_float(value) for value in own}
+        values = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
+        numbers = {labels.brief(value): as_float(value) for value in values}
         ordered = sorted(numbers, key=lambda text: (numbers[text] is None, numbers[text] or 0.0))
         texts = sum(number is None for number in numbers.values())
         if len(ordered) > 1 and texts <= _VALUES:
             places = {text: place for place, text in enumerate(ordered)}
             rows.append(
-                {"key": key, "values": ordered, "of": [places[labels.brief(v)] for v in own]}
+                {"key": key, "values": ordered, "of": [places[labels.brief(v)] for v in values]}
             )
     return rows
 
@@ -132,8 +132,8 @@ def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
     """Return the mean, interval and range of a cell as texts. The interval decides the number of
     decimals; without an interval, the texts have `usual` decimals."""
     summary = cell.summary
-    own = labels.deserved(summary.mean, summary.low, summary.high)
-    places = usual if own is None else own
+    decimals = labels.deserved(summary.mean, summary.low, summary.high)
+    places = usual if decimals is None else decimals
     return {
         "mean": labels.fixed(summary.mean, places),
         "interval": _span(summary.low, summary.high, places),
@@ -253,4 +253,6 @@ def filter_pairs(name: str, settings: Mapping[str, Any]) -> str:
     line: first the parts of the cell's name, which have short keys, then the settings with their
     full keys."""
     short = [part for part in name.split(",") if "=" in part]
-    return "\n".join([*short, *(f"{key}={labels.setting(own)}" for key, own in settings.items())])
+    return "\n".join(
+        [*short, *(f"{key}={labels.setting(value)}" for key, value in settings.items())]
+    )

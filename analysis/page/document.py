@@ -55,14 +55,14 @@ def document(study: Study) -> dict[str, Any]:
         "tradeoffs": [asdict(content) for content in study.tradeoffs],
         "stability": {
             "diverged": [run.name for run in study.stability.diverged],
-            "unstable": [asdict(one) for one in study.stability.unstable],
+            "unstable": [asdict(run) for run in study.stability.unstable],
             "rates": [asdict(rate) for rate in study.stability.rates],
         },
-        "items": [asdict(one) for one in study.items],
+        "items": [asdict(task) for task in study.items],
         "held_out": _held_out(study.held_out),
         "tasks": None if study.tasks is None else asdict(study.tasks),
         "checkpoints": None if study.checkpoints is None else asdict(study.checkpoints),
-        "episodes": [asdict(one) for one in study.episodes],
+        "episodes": [asdict(split) for split in study.episodes],
         "rollouts": None if study.behaviour is None else _behaviour(study.behaviour),
         "notes": [note._asdict() for note in data.noted.notes],
         "tags": {run: list(tags) for run, tags in data.noted.tags.items()},
@@ -151,7 +151,7 @@ def _behaviour(behaviour: Behaviour) -> dict[str, Any]:
         "split": behaviour.split,
         "bins": {"low": behaviour.low, "high": behaviour.high},
         "cells": [_cell_behaviour(cell) for cell in behaviour.cells],
-        "disagreements": [asdict(one) for one in behaviour.disagreements],
+        "disagreements": [asdict(question) for question in behaviour.disagreements],
         "flags": [asdict(flag) for flag in behaviour.flags],
     }
 

@@ -20,12 +20,12 @@ _STOPS = {"max_turns": "turns", "context_limit": "context", "time": "time"}
 def episode_tables(study: Study) -> list[dict[str, Any]]:
     """Return the tables of episodes for each split."""
     named = named_rows(study.ranking)
-    return [_of_split(one, named) for one in study.episodes]
+    return [_of_split(episodes, named) for episodes in study.episodes]
 
 
 def _of_split(episodes: Episodes, named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    cells = [one.cell for one in episodes.cells[:_COLUMNS]]
-    rewards = [one.reward for task in episodes.tasks for one in task.cells.values()]
+    cells = [cell.cell for cell in episodes.cells[:_COLUMNS]]
+    rewards = [figures.reward for task in episodes.tasks for figures in task.cells.values()]
     low, high = min(0.0, *rewards), max(1.0, *rewards)
     details = [
         {"task": task.task, "cell": named[cell]["name"], **_figures(figures)}
@@ -36,16 +36,16 @@ def _of_split(episodes: Episodes, named: Mapping[str, dict[str, Any]]) -> dict[s
         "title": "Trained on" if episodes.split == "train" else _split(episodes.split),
         "about": _about(episodes),
         "points": list(_points(episodes)),
-        "rows": [{**named[one.cell], **_row(one, episodes)} for one in episodes.cells[:_CELLS]],
+        "rows": [{**named[cell.cell], **_row(cell, episodes)} for cell in episodes.cells[:_CELLS]],
         "cells_left": max(len(episodes.cells) - _CELLS, 0),
         "columns": [named[cell]["name"] for cell in cells],
         "columns_left": len(episodes.cells) - len(cells),
         "tasks": [
-            _task(one, cells, len(episodes.cells), low, high) for one in episodes.tasks[:_TASKS]
+            _task(task, cells, len(episodes.cells), low, high) for task in episodes.tasks[:_TASKS]
         ],
         "tasks_left": max(len(episodes.tasks) - _TASKS, 0),
-        "cut": any(one.figures.cut for one in episodes.cells),
-        "tested": any(one.p is not None for one in episodes.tasks),
+        "cut": any(cell.figures.cut for cell in episodes.cells),
+        "tested": any(task.p is not None for task in episodes.tasks),
         "details": details[:_DETAILS],
         "details_left": max(len(details) - _DETAILS, 0),
     }
@@ -71,26 +71,26 @@ def _points(episodes: Episodes) -> list[str]:
     if len(episodes.cells) > 1:
         if episodes.apart:
             points.append(f"Cells differ in {labels.listed(episodes.apart, 8)}, beyond the noise.")
-        elif any(one.p is not None for one in episodes.tasks):
+        elif any(task.p is not None for task in episodes.tasks):
             points.append("In no task do cells differ beyond the noise between runs.")
     if episodes.unsolved:
         count = plural(len(episodes.unsolved), "task")
         points.append(f"No cell ever solves {count}: {labels.listed(episodes.unsolved, 8)}.")
-    failures = sum(one.figures.failures for one in episodes.cells)
+    failures = sum(cell.figures.failures for cell in episodes.cells)
     if failures:
-        lost = sum(one.figures.lost for one in episodes.cells)
+        lost = sum(cell.figures.lost for cell in episodes.cells)
         ended = plural(failures, "environment")
         given_up = f"{plural(lost, 'episode')} given up" if lost else "none was given up"
         points.append(f"{ended} ended by themselves; the episodes were played again, {given_up}.")
     return points
 
 
-def _row(one: CellEpisodes, episodes: Episodes) -> dict[str, Any]:
+def _row(cell: CellEpisodes, episodes: Episodes) -> dict[str, Any]:
     return {
-        "runs": one.runs,
-        "first": labels.fixed(one.first, _PLACES),
-        "tasks": f"{one.tasks} of {len(episodes.tasks)}",
-        **_figures(one.figures),
+        "runs": cell.runs,
+        "first": labels.fixed(cell.first, _PLACES),
+        "tasks": f"{cell.tasks} of {len(episodes.tasks)}",
+        **_figures(cell.figures),
     }
 
 
@@ -109,20 +109,20 @@ def _figures(figures: Figures) -> dict[str, Any]:
 
 
 def _task(
-    one: TaskEpisodes, cells: list[str], count: int, low: float, high: float
+    task: TaskEpisodes, cells: list[str], count: int, low: float, high: float
 ) -> dict[str, Any]:
-    places = [one.cells.get(cell) for cell in cells]
+    places = [task.cells.get(cell) for cell in cells]
     return {
-        "task": one.task,
+        "task": task.task,
         "places": [
             None
             if place is None
             else (labels.fixed(place.reward, _PLACES), (place.reward - low) / (high - low))
             for place in places
         ],
-        "solved_by": f"{len(one.solved_by)} of {count}" if one.solved_by else "no cell",
-        "unsolved": not one.solved_by,
-        "gap": labels.fixed(one.gap, _PLACES),
-        "p": labels.NONE if one.p is None else labels.p_value(one.p),
-        "apart": one.apart,
+        "solved_by": f"{len(task.solved_by)} of {count}" if task.solved_by else "no cell",
+        "unsolved": not task.solved_by,
+        "gap": labels.fixed(task.gap, _PLACES),
+        "p": labels.NONE if task.p is None else labels.p_value(task.p),
+        "apart": task.apart,
     }

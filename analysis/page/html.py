@@ -305,7 +305,7 @@ def _json(value: Any) -> bytes:
     except TypeError:  # half of a surrogate pair, which UTF-8 cannot encode
         text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     if not text.isascii():
-        for character in filter(lambda one: not one.isprintable(), set(text)):
+        for character in filter(lambda char: not char.isprintable(), set(text)):
             text = text.replace(character, sanitize_lines(character).replace("\\", "\\\\"))
     return text.encode("utf-8", "replace")
 

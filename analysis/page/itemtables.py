@@ -18,7 +18,7 @@ _HELD = 20
 def item_tables(study: Study) -> list[dict[str, Any]]:
     """Return a table for each task with recorded answers."""
     named = named_rows(study.ranking)
-    return [_table(one, named) for one in study.items]
+    return [_table(compared, named) for compared in study.items]
 
 
 def held_rows(study: Study) -> list[dict[str, Any]]:
@@ -39,16 +39,16 @@ def task_rows(study: Study) -> list[dict[str, Any]]:
     named = named_rows(study.ranking)
     return [
         {
-            **named[own.cell],
-            "runs": own.runs,
-            "iqm": labels.within(own.iqm, own.low, own.high)[0],
-            "interval": " to ".join(labels.within(own.iqm, own.low, own.high)[1:])
-            if own.low is not None
+            **named[cell.cell],
+            "runs": cell.runs,
+            "iqm": labels.within(cell.iqm, cell.low, cell.high)[0],
+            "interval": " to ".join(labels.within(cell.iqm, cell.low, cell.high)[1:])
+            if cell.low is not None
             else labels.NONE,
-            "rest": [f"{value:.3f}" for value in (own.mean, own.median, own.gap)],
-            "improves": labels.percent(own.improves) if position else labels.NONE,
+            "rest": [f"{value:.3f}" for value in (cell.mean, cell.median, cell.gap)],
+            "improves": labels.percent(cell.improves) if position else labels.NONE,
         }
-        for position, own in enumerate(study.tasks.cells[:_ROWS])
+        for position, cell in enumerate(study.tasks.cells[:_ROWS])
     ]
 
 
@@ -79,15 +79,15 @@ def _shown(summary: Summary) -> tuple[str, str]:
 
 
 def _table(compared: Compared, named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    parted = {one.cell: one for one in compared.parted}
+    parted = {pair.cell: pair for pair in compared.parted}
     shown = compared.cells[:_ROWS]
     return {
         "title": compared.task or "Items",
         "training": compared.training,
         "about": _about(compared),
-        "rows": [_row(one, parted.get(one.cell), named[one.cell]) for one in shown],
+        "rows": [_row(cell, parted.get(cell.cell), named[cell.cell]) for cell in shown],
         "left": len(compared.cells) - len(shown),
-        "names": [named[one.cell]["name"] for one in compared.cells[:PAIRED]],
+        "names": [named[cell.cell]["name"] for cell in compared.cells[:PAIRED]],
         "beside": bool(compared.alone),
         "lists": [
             _listed("The questions on which cells differ most", compared.apart, open_=True),
@@ -115,14 +115,14 @@ def _about(compared: Compared) -> str:
     return "; ".join(parts) + "."
 
 
-def _row(own: ItemCell, parted: Parted | None, named: dict[str, Any]) -> dict[str, Any]:
-    mean, low, high = labels.within(own.mean, own.low, own.high)
+def _row(cell: ItemCell, parted: Parted | None, named: dict[str, Any]) -> dict[str, Any]:
+    mean, low, high = labels.within(cell.mean, cell.low, cell.high)
     row = {
         **named,
-        "runs": own.runs,
+        "runs": cell.runs,
         "mean": mean,
         "interval": f"{low} to {high}",
-        "over": own.over,
+        "over": cell.over,
         "difference": "",
         "counts": "",
         "standing": "the best",

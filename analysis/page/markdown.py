@@ -323,26 +323,26 @@ def _checkpoints(study: Study) -> Iterator[str]:
 
 
 def _items(study: Study) -> Iterator[str]:
-    for one in item_tables(study):
-        yield f"\n## Question by question: {escape(one['title'])}\n\n{escape(one['about'])}\n"
+    for task in item_tables(study):
+        yield f"\n## Question by question: {escape(task['title'])}\n\n{escape(task['about'])}\n"
         head = ("cell", "runs", "mean", "95 % interval", "over", "less than the best", "standing")
         keys = ("name", "runs", "mean", "interval", "over", "difference", "standing")
-        yield from table(head, ([str(row[key]) for key in keys] for row in one["rows"]))
+        yield from table(head, ([str(row[key]) for key in keys] for row in task["rows"]))
 
 
 def _episodes(study: Study) -> Iterator[str]:
-    for one in episode_tables(study):
-        yield f"\n## Episodes: {escape(one['title'])}\n\n{escape(one['about'])}\n"
-        yield from (f"- {escape(point)}" for point in one["points"])
+    for split in episode_tables(study):
+        yield f"\n## Episodes: {escape(split['title'])}\n\n{escape(split['about'])}\n"
+        yield from (f"- {escape(point)}" for point in split["points"])
         yield ""
         head = ("cell", "episodes", "first reward", "last", "solved", "tasks ever solved", "turns")
         head += ("ended by a limit", "environments failed", "time of one")
         keys = ("name", "episodes", "first", "reward", "solved", "tasks", "turns")
         keys += ("limited", "failures", "seconds")
-        yield from table(head, ([str(row[key]) for key in keys] for row in one["rows"]))
+        yield from table(head, ([str(row[key]) for key in keys] for row in split["rows"]))
         yield ""
         yield from table(
-            ("task", *one["columns"], "ever solved by", "p"),
+            ("task", *split["columns"], "ever solved by", "p"),
             (
                 [
                     row["task"],
@@ -350,7 +350,7 @@ def _episodes(study: Study) -> Iterator[str]:
                     row["solved_by"],
                     row["p"],
                 ]
-                for row in one["tasks"]
+                for row in split["tasks"]
             ),
         )
 
@@ -378,9 +378,9 @@ def _unstable(study: Study) -> Iterator[str]:
         return
     yield f"\n## Diverged and unstable runs\n\n{escape(RULE)}\n"
     yield from (f"- {escape(run.name)} diverged" for run in stability.diverged[:30])
-    for one in stability.unstable[:30]:
-        values = labels.listed([labels.number(v) for v in (one.first, one.best, one.last)])
-        yield f"- {escape(one.run)}: first, best and last {escape(values)}"
+    for run in stability.unstable[:30]:
+        values = labels.listed([labels.number(v) for v in (run.first, run.best, run.last)])
+        yield f"- {escape(run.run)}: first, best and last {escape(values)}"
     if stability.rates:
         yield ""
         head = ("axis", "value", "went wrong", "share", "95 % interval (Wilson)")
@@ -401,9 +401,12 @@ def _rollouts(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator
     yield "\n## What the models wrote"
     yield from (f"\n{escape(f.text)}" for f in study.findings if f.kind.startswith("rollouts_"))
     yield from _images(shown, "rollouts")
-    for one in behaviour.examples:
-        yield f"\n{one.why}: reward {labels.number(one.rollout.reward, 3)}, {escape(one.run)}\n"
-        yield fenced(f"{one.rollout.prompt}\n\n{one.rollout.response}".strip()[:1500])
+    for example in behaviour.examples:
+        yield (
+            f"\n{example.why}: reward {labels.number(example.rollout.reward, 3)}, "
+            f"{escape(example.run)}\n"
+        )
+        yield fenced(f"{example.rollout.prompt}\n\n{example.rollout.response}".strip()[:1500])
     if behaviour.disagreements:
         cells = [cell.cell for cell in behaviour.cells[:5]]
         yield "\nQuestions that cells answer differently (mean reward):\n"
@@ -413,13 +416,13 @@ def _rollouts(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator
             ("question", *names),
             (
                 (
-                    one.prompt[:120],
+                    item.prompt[:120],
                     *(
-                        labels.number(one.rewards[c][0], 3) if c in one.rewards else labels.NONE
+                        labels.number(item.rewards[c][0], 3) if c in item.rewards else labels.NONE
                         for c in order
                     ),
                 )
-                for one in behaviour.disagreements
+                for item in behaviour.disagreements
             ),
         )
 

@@ -114,9 +114,9 @@ def _pipeline_of(
     runs: Sequence[SweepRun],
     priced: Priced,
 ) -> StageFound:
-    mine = [run for run in runs if run.stage == stage.name]
+    stage_runs = [run for run in runs if run.stage == stage.name]
     verdict: Mapping[str, Any] = {} if report is None else report.document["verdict"]
-    used = [run.usage for run in mine]
+    used = [run.usage for run in stage_runs]
     cells = {} if report is None else {cell["cell"]: cell for cell in report.document["cells"]}
     best = cells.get(verdict.get("best"))
     return StageFound(
@@ -124,13 +124,13 @@ def _pipeline_of(
         depth=depth,
         what=of_stage(stage),
         metric=stage.metric and f"{stage.metric.name}, {_direction(stage.metric.goal)}",
-        states=dict(Counter(run.state.value for run in mine)),
+        states=dict(Counter(run.state.value for run in stage_runs)),
         to_come=sweep.plan.unknown.get(stage.name, 0),
         verdict=verdict.get("label"),
         best=None if best is None else _best(best),
         against=verdict.get("against"),
         report=None if report is None else f"{stage.name}/report.html",
-        tokens=sum(one.counts.tokens for one in used),
+        tokens=sum(usage.counts.tokens for usage in used),
         usd=priced.sum_of(used),
     )
 
@@ -146,12 +146,12 @@ def _best(cell: Mapping[str, Any]) -> str:
 
 def _chain(run: SweepRun, priced: Priced) -> Chain:
     runs = (*reversed(run.lineage), run)
-    used = [one.usage for one in runs]
+    used = [run.usage for run in runs]
     links = tuple(
-        Link(one.stage or "", one.name.partition("/")[2], one.state.value, one.record()["value"])
-        for one in runs
+        Link(run.stage or "", run.name.partition("/")[2], run.state.value, run.record()["value"])
+        for run in runs
     )
-    return Chain(links, sum(one.counts.tokens for one in used), priced.sum_of(used))
+    return Chain(links, sum(usage.counts.tokens for usage in used), priced.sum_of(used))
 
 
 def _place(sweep: Sweep, chain: Chain) -> tuple[int, bool, float, str]:

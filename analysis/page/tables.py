@@ -46,7 +46,7 @@ def common(study: Study) -> str:
     alike = {
         key: value
         for key, value in shared.items()
-        if all(own.get(key, own) == value for own in configs)
+        if all(config.get(key, config) == value for config in configs)
     }
     return filter_pairs("", alike)
 
@@ -104,14 +104,14 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
             "quoted": run_to_log(study.data, run),
             "rollouts": [
                 {
-                    "title": f"{one.why}: reward {labels.number(one.rollout.reward, 3)}, "
-                    f"{plural(one.rollout.length, 'token')}, "
-                    f"iteration {one.rollout.iteration}",
-                    "prompt": one.rollout.prompt[:_TEXT],
-                    "response": one.rollout.response[:_TEXT],
-                    "reference": one.rollout.reference[:_TEXT],
+                    "title": f"{example.why}: reward {labels.number(example.rollout.reward, 3)}, "
+                    f"{plural(example.rollout.length, 'token')}, "
+                    f"iteration {example.rollout.iteration}",
+                    "prompt": example.rollout.prompt[:_TEXT],
+                    "response": example.rollout.response[:_TEXT],
+                    "reference": example.rollout.reference[:_TEXT],
                 }
-                for one in shown
+                for example in shown
             ],
         }
     return by_run
@@ -135,9 +135,9 @@ def _facts(run: RunData) -> list[list[str]]:
         ["alarms", "; ".join(alarm.message or alarm.rule for alarm in run.alarms)],
     ]
     paths = [
-        [f"checkpoint {what}".strip(), str(record[key])]
+        [f"checkpoint {purpose}".strip(), str(record[key])]
         for record in run.checkpoints[-1:]
-        for key, what in _CHECKPOINTS.items()
+        for key, purpose in _CHECKPOINTS.items()
         if record.get(key)
     ]
     return [pair for pair in [*facts, *paths] if pair[1]]
@@ -308,7 +308,7 @@ def provenance(data: SweepData) -> list[tuple[str, str]]:
     used = sorted(origins.values(), key=lambda origin: origin.launched or "")
     rows: list[tuple[str, str]] = []
     for origin in used if len(used) > 1 else []:
-        count = sum(own is origin for own, _ in runs)
+        count = sum(run_origin is origin for run_origin, _ in runs)
         facts = {"commit": origin.commit, "code": origin.code, "command": origin.get("command")}
         text = ", ".join(f"{key} {value}" for key, value in _flat(facts))
         rows.append((f"{plural(count, 'run')} launched {origin.launched}", text))

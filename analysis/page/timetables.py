@@ -42,14 +42,14 @@ def time_table(ranking: Ranking) -> dict[str, Any] | None:
     rows = [
         {
             **named[cell],
-            "seconds": labels.number(own.seconds, 3),
+            "seconds": labels.number(mean.seconds, 3),
             "shares": [
-                f"{own.share(part):.0%}".replace("%", " %") if part in own.parts else labels.NONE
+                f"{mean.share(part):.0%}".replace("%", " %") if part in mean.parts else labels.NONE
                 for part in parts
             ],
             "timelines": drawn.get(cell, {}),
         }
-        for cell, own in times.items()
+        for cell, mean in times.items()
     ]
     return {
         "parts": parts,
