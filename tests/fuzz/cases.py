@@ -1,5 +1,5 @@
-"""Grids that nobody would write: hypothesis strategies over the grid language, with mistakes; YAML
-soup; and the grids of the repository with some of their bytes changed."""
+"""Hypothesis strategies for odd grids: random grids of the grid language, with mistakes; random
+pieces of YAML; and the grids of the repository with some of their bytes changed."""
 
 import random
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 _PROGRAM = "sh"
-"""It is there: a plan refuses a grid whose command is not."""
+"""An installed program: a plan refuses a grid whose command does not exist."""
 _WORDS = ("a", "b", "opt", "opt.lr", "opt.wd", "learning_rate", "lora_rank", "seed", "task")
 _ODD = ("", "<<", "a..b", "A-b", "log_path", "1", "ключ", "a" * 300, "x.y.z.w", "run", "null")
 _TOKENS = (
@@ -97,7 +97,7 @@ def _sections() -> dict[str, st.SearchStrategy[Any]]:
 
 
 def language() -> st.SearchStrategy[bytes]:
-    """Grids that are mappings, each section mostly of the right kind."""
+    """Return grids that are mappings, whose sections mostly have the right type."""
     from sweeper.grid.overrides import flow
 
     recipe = st.sampled_from(
@@ -115,7 +115,7 @@ def language() -> st.SearchStrategy[bytes]:
 
 
 def tame() -> st.SearchStrategy[bytes]:
-    """Grids most of which can be planned."""
+    """Return grids most of which can be planned."""
     from sweeper.grid.overrides import flow
 
     def axes(names: str) -> st.SearchStrategy[Any]:
@@ -151,13 +151,13 @@ def tame() -> st.SearchStrategy[bytes]:
 
 
 def soup() -> st.SearchStrategy[bytes]:
-    """Pieces of YAML in any order."""
+    """Return pieces of YAML in any order."""
     pieces = st.lists(st.sampled_from(_TOKENS) | st.text(max_size=3), max_size=60)
     return pieces.map(lambda parts: "".join(parts).encode("utf-8", "surrogatepass"))
 
 
 def mutated(grids: Sequence[bytes]) -> st.SearchStrategy[bytes]:
-    """Grids with bytes changed, taken out, put in, repeated, or taken from another grid."""
+    """Return grids with bytes changed, removed, inserted, repeated, or copied from another grid."""
     return st.builds(_mutate, st.just(grids), st.sampled_from(grids), st.integers(0, 2**64))
 
 
@@ -191,7 +191,7 @@ def _mutate(grids: Sequence[bytes], grid: bytes, seed: int) -> bytes:
 
 
 def overrides() -> st.SearchStrategy[list[str]]:
-    """What may follow on the command line."""
+    """Return overrides for the command line, valid and invalid."""
     usual = ["a=1", "a=[1,2]", "~a", "seeds=2", "~seeds", "launch.retries=1", "opt={lr: 1}"]
     odd = ["=", "a", "~", "a=[", "launch=1", "random.samples=3", "~random", "seed=3", "a=${b}"]
     given = st.sampled_from(usual) | st.sampled_from(odd) | st.text(max_size=8)

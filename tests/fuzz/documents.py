@@ -1,14 +1,14 @@
-"""Fuzz what a store holds: whatever shape a document of a sweep has, every verb says in a line what
-is wrong, and shows the others as they are.
+"""Fuzz the documents in a store: if a document of a sweep is damaged, every verb reports it in one
+line, and shows the other documents correctly.
 
     python tests/fuzz/documents.py [--cases N] [--seed N] [--jobs N]
 
-Two sweeps are launched for real (`bad` and `good`, with a failed run, retries, alarms, checkpoints,
-rollouts), and beside them lies a folder of somebody else's run. Each case changes one document of
-`bad`, of that folder or of the cache (shapes.py), then types some verbs in this process, and steps
-a launcher over the sweep. A case fails where a verb ends with another code than those documented or
-with "a bug in sweeper", where anything but an error of ours is raised, where it takes longer than a
-minute, or where `ls` shows another `good`. Prints the counts; ends with 1 when a case failed.
+Two sweeps, `bad` and `good`, are really launched (with a failed run, retries, alarms, checkpoints,
+rollouts). The folder of a run of another program is beside them. Each case changes one document of
+`bad`, of that folder or of the cache (shapes.py), and then runs some verbs in this process, or
+steps a launcher of the sweep. A case fails if a verb ends with an undocumented exit code or with "a
+bug in sweeper", if anything but a `SweeperError` is raised, if a verb takes longer than a minute,
+or if `ls` shows `good` differently. Prints the counts; exit code 1 when a case failed.
 """
 
 import argparse
@@ -40,7 +40,7 @@ if str(ROOT) not in sys.path:
 CODES = (0, 2, 3, 4, 5, 6)
 SECONDS = 60
 VERBS = 5
-"""How many are typed in a case, beside `ls`."""
+"""The number of verbs of a case, besides `ls`."""
 
 PROGRAM = """
 import json, os, sys
@@ -95,13 +95,13 @@ VERBS_OF_ALL: tuple[tuple[str, ...], ...] = (
     *(("LOOK",), ("LAUNCHER",), ("LAUNCHER",), ("READY",), ("WORKER",), ("FRAMES",)),
     ("VAULT",),
 )  # fmt: skip
-"""What is typed; what stands in capitals is something else than a command line: see `Case`."""
+"""Command lines. RUN, GRID and OUT are replaced; other words in capitals are keys of `_OTHERS`."""
 SELDOM = ("analyze", "bad", "--no-pictures", "--out", "OUT")
-"""It takes a second."""
+"""This verb takes a second."""
 
 
 def launched(top: Path) -> None:
-    """Two real sweeps, and a folder as another program would leave it."""
+    """Launch two real sweeps, and write a folder as another program would leave it."""
     import numpy
 
     import sweeper
@@ -137,7 +137,7 @@ def launched(top: Path) -> None:
         moments = Moments(arrays, arrays, 7)
         made = Checkpoint("m", LoraConfig(rank=2), arrays, moments, {"k": "v"})
         vault.save(Place("0a-1:train:0", "weights", name), made)
-    # One run is at work: its worker beats, and has not said how it ended.
+    # One run looks as if it were running: it has a heartbeat, and no outcome.
     run = done.name.partition(".")[0]
     (top / "root" / "bad" / "state" / run / "1.succeeded.json").unlink()
     beat = top / "root" / "bad" / "heartbeats" / f"{run}.1"
@@ -149,7 +149,7 @@ def launched(top: Path) -> None:
 
 
 def documents(top: Path) -> dict[str, list[Path]]:
-    """The documents that are changed, by their kind."""
+    """Return the documents that cases change, by kind."""
     from sweeper.engine.lifecycle import record_path
 
     bad, mine, home = top / "root" / "bad", top / "root" / "mine" / "x", top / "home"
@@ -179,7 +179,7 @@ def documents(top: Path) -> dict[str, list[Path]]:
 
 
 class Never(BaseException):
-    """A case takes too long."""
+    """A verb takes too long."""
 
 
 @contextlib.contextmanager
@@ -197,7 +197,7 @@ def limited() -> Iterator[None]:
 
 
 class World:
-    """The sweeps, on which one case after the other is tried; `top` is a copy of its own."""
+    """The sweeps that the cases change, one after the other; `top` is a copy for this process."""
 
     def __init__(self, top: Path, seed: int) -> None:
         self.top, self.seed = top, seed
@@ -242,7 +242,7 @@ class World:
         return [row for row in json.loads(out)["runs"] if row["sweep"] == "good"]
 
     def case(self, number: int) -> tuple[str, str | None, list[str], Counter[int]]:
-        """Kind of document, what went wrong, what was typed, and how that ended."""
+        """Run a case. Return the kind of document, the failure, the last verb, the exit codes."""
         rng = random.Random(f"{self.seed}/{number}")
         kind = rng.choice([*self.documents, "plan", "plan", "plan", "events", "metrics"])
         path = rng.choice(self.documents[kind])
@@ -268,7 +268,7 @@ class World:
         how = rng.random()
         path.unlink()
         if how < 0.02:
-            path.mkdir()  # as unreadable as a file that is not for us
+            path.mkdir()  # as unreadable as a file without read permission
         elif how < 0.03:
             path.symlink_to(path.name)
         elif how < 0.04:
@@ -279,7 +279,7 @@ class World:
             path.write_bytes(mutated_lines(data, rng))
         else:
             path.write_bytes(mutated(data, rng))
-        if how > 0.5 and path.is_file():  # what is older than some seconds is remembered
+        if how > 0.5 and path.is_file():  # readers cache files that are older than some seconds
             os.utime(path, (1, 1))
 
     def _restore(self) -> None:
@@ -288,7 +288,7 @@ class World:
             shutil.copytree(self.original / name, self.top / name, symlinks=True)
 
     def _judge(self, words: tuple[str, ...], rng: random.Random, codes: Counter[int]) -> str | None:
-        """What is wrong with how a verb ends."""
+        """Run a verb, and return its failure."""
         with limited():
             if words[0] in _OTHERS:
                 return self._call(words[0], rng, codes)
@@ -317,7 +317,7 @@ class World:
         return None
 
     def look(self, rng: random.Random) -> None:
-        """The live view's looks at the sweep."""
+        """Poll the sweep as the live view does."""
         del rng
         from sweeper.store.opening import open_store
         from sweeper.tui.poller import Poller
@@ -327,7 +327,7 @@ class World:
             poller.look()
 
     def launcher(self, rng: random.Random) -> None:
-        """A launcher's steps, on a backend that executes nothing; retries and cancels before."""
+        """Request retries and cancels; then step a launcher on a backend that executes nothing."""
         from sweeper.scheduler.context import Context
         from sweeper.scheduler.loop import Scheduler
         from sweeper.store.opening import open_store
@@ -347,7 +347,7 @@ class World:
             clock.sleep(rng.choice((0.5, 20.0, 400.0)))
 
     def ready(self, rng: random.Random) -> None:
-        """What `retry` looks at before it asks for anything."""
+        """Make the checks of `retry` before its request."""
         del rng
         from sweeper.launcher.launching import ready
         from sweeper.launcher.placement_guard import refuse_moved_sweep
@@ -358,7 +358,7 @@ class World:
         refuse_moved_sweep(SweepFolder(store, "bad"), is_ready.places)
 
     def worker(self, rng: random.Random) -> None:
-        """What a worker makes of its job before it executes anything."""
+        """Prepare a job as a worker does before it executes anything."""
         from sweeper.store.documents import read_as
         from sweeper.store.opening import open_store
         from sweeper.sweep import job as jobs
@@ -372,7 +372,7 @@ class World:
         prepare(SweepFolder(store, "bad"), job, read_environment(job.env_file))
 
     def vault(self, rng: random.Random) -> None:
-        """What an engine does with the checkpoints that it finds."""
+        """Use the checkpoints as an engine does."""
         from sweeper.engine.checkpoints import Place, Vault
         from sweeper.engine.errors import RequestError
 
@@ -387,7 +387,7 @@ class World:
         vault.purge()
 
     def frames(self, rng: random.Random) -> None:
-        """The registry's tables, from Python."""
+        """Read the registry's tables from Python."""
         del rng
         from sweeper.results.registry import Registry
 
@@ -414,12 +414,12 @@ _EXTRA_VERB = {
     "heartbeats": "LAUNCHER",
     "service": "LAUNCHER",
 }
-"""What is typed in each case of a kind of document that few verbs read."""
+"""An additional verb for each kind of document that few verbs read."""
 
 
 def _cached(data: bytes, rng: random.Random) -> bytes:
-    """A file of the cache: with a right checksum where it is a document, since a wrong one is as
-    good as no file."""
+    """Change a file of the cache. A changed document gets a correct checksum, because files with a
+    wrong one are ignored."""
     try:
         entry = json.loads(data[8:])
         text = json.dumps(entry | {"document": json.loads(
@@ -431,9 +431,9 @@ def _cached(data: bytes, rng: random.Random) -> bytes:
 
 
 def _some(share: tuple[Path, int, int, int, int]) -> tuple[Counter[str], Counter[int], list[str]]:
-    """Every so manyth case, in a process of its own."""
+    """Run every `step`-th case, on a new copy of the sweeps."""
     top, seed, cases, first, step = share
-    logging.disable(logging.CRITICAL)  # what the engine says of the checkpoints
+    logging.disable(logging.CRITICAL)  # the engine's messages about checkpoints
     copy = top.parent / f"copy{first}"
     shutil.copytree(top, copy, symlinks=True)
     _move(copy, str(top), str(copy))
@@ -452,7 +452,7 @@ def _some(share: tuple[Path, int, int, int, int]) -> tuple[Counter[str], Counter
 
 
 def _move(folder: Path, before: str, after: str) -> None:
-    """The documents name their place."""
+    """Replace the folder's path in the documents."""
     for path in folder.rglob("*.json"):
         path.write_text(path.read_text().replace(before, after))
 

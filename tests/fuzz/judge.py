@@ -1,13 +1,13 @@
-"""Command lines judged one by one: `sweeper plan ...`, each in a process of its own that is forked
-from one in which everything is loaded already.
+"""Runs command lines `sweeper plan ...`, each in a new process, which is forked from one that has
+already imported everything.
 
-    python tests/fuzz/judge.py        requests on stdin, answers on stdout, a line of JSON each
+    python tests/fuzz/judge.py        requests on stdin, answers on stdout, one JSON line each
 
 A request is {"cwd", "arguments", "real"}: the arguments after `sweeper`, and whether a recipe is
-asked in an interpreter of its own (as always outside of here) or, much quicker, in this process.
-An answer is {"code", "out", "err", "seconds", "megabytes", "did"}: the exit code (negative: the
-signal that ended it), processor time, children's included, by how much memory grew at most, and
-what it did that a plan must not: files written, programs started.
+queried in a separate interpreter (as users have it) or, much more quickly, in this process. An
+answer is {"code", "out", "err", "seconds", "megabytes", "did"}: the exit code (negative: the signal
+that ended the process), the processor time with that of child processes, the maximum growth of
+memory, and actions that a plan must not do: files written, programs started.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from typing import Any
 from sweeper.sandbox import bubblewrap
 
 PROCESSOR_SECONDS = 10
-"""A case that takes longer is ended, and counts as one that never ends."""
+"""A case that takes longer is killed."""
 WALL_SECONDS = 60
 MEMORY = 1 << 30
 
@@ -39,7 +39,7 @@ _DEEDS = (
 
 
 def load() -> Any:
-    """Import all that a plan may need, so that no case pays for it; gives the module of verbs."""
+    """Import all that a plan may need, so that no case has to; return the module `cli`."""
     import ruamel.yaml  # noqa: F401
 
     import sweeper.recipes.sft  # noqa: F401
@@ -57,7 +57,7 @@ def load() -> Any:
 def ask_here(
     python: str, cwd: str, request: Mapping[str, Any], env: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What `sweeper.recipe.reference._ask` answers, without an interpreter of its own."""
+    """Return what `sweeper.recipe.reference._ask` returns, without a separate interpreter."""
     from sweeper.recipe import (
         bootstrap,
         inspection,
@@ -68,7 +68,7 @@ def ask_here(
 
 
 class Watch:
-    """Notes what a process does to the world."""
+    """Records the actions of a process that have effects outside it."""
 
     def __init__(self) -> None:
         self.did: list[str] = []
@@ -78,20 +78,20 @@ class Watch:
         if event == "open":
             path, mode, flags = arguments
             writes = any(c in mode for c in "wax+") if mode else flags & _WRITING
-            writes = writes and flags & os.O_TMPFILE != os.O_TMPFILE  # has no name, leaves nothing
+            writes = writes and flags & os.O_TMPFILE != os.O_TMPFILE  # leaves no file behind
             if writes and isinstance(path, str | bytes) and path not in ("/dev/null", os.devnull):
                 self.did.append(f"open {path!r}")
         elif event == "subprocess.Popen":
             command = list(arguments[1])
             asks = [os.path.basename(str(a)) for a in command[1:2]] == ["start.py"]
-            if not asks and command != bubblewrap.trial():  # which plans look for what may lack
+            if not asks and command != bubblewrap.trial():  # plans may test bubblewrap
                 self.did.append(f"{event} {command}")
-        elif event in _DEEDS and event != "os.killpg":  # which ends the interpreter that was asked
+        elif event in _DEEDS and event != "os.killpg":  # ends the recipe's interpreter
             self.did.append(f"{event} {arguments!r}"[:200])
 
 
 def case(cli: Any, request: Mapping[str, Any], answer: int) -> None:
-    """Run one, in the forked process, and write what came of it to the file `answer`."""
+    """Run a case in the forked process, and write its outcome to the file `answer`."""
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
@@ -120,8 +120,8 @@ def case(cli: Any, request: Mapping[str, Any], answer: int) -> None:
 
 
 def judge(cli: Any, request: Mapping[str, Any], held: int) -> dict[str, Any]:
-    """Run a case in a process of its own and add up what it took; one that does nothing has `held`
-    kilobytes."""
+    """Run a case in a new process, and return its outcome and its costs. A process that does
+    nothing has `held` kilobytes."""
     with tempfile.TemporaryFile() as file:
         status, used = forked(lambda: case(cli, request, file.fileno()))
         file.seek(0)
@@ -136,7 +136,7 @@ def judge(cli: Any, request: Mapping[str, Any], held: int) -> dict[str, Any]:
 
 
 def forked(work: Callable[[], object]) -> tuple[int, resource.struct_rusage]:
-    """Do something in a process of its own: how it ended, and what it used."""
+    """Call `work` in a new process; return its wait status and the resources that it used."""
     child = os.fork()
     if child == 0:
         try:
@@ -149,7 +149,7 @@ def forked(work: Callable[[], object]) -> tuple[int, resource.struct_rusage]:
 
 
 def requests() -> Iterator[dict[str, Any]]:
-    """The requests on stdin."""
+    """Yield the requests on stdin."""
     for line in sys.stdin:
         yield json.loads(line)
 
@@ -162,7 +162,7 @@ def main() -> None:
     import gc
 
     gc.collect()
-    gc.freeze()  # what is loaded stays shared with the cases
+    gc.freeze()  # imported objects stay shared with the cases
     held = forked(lambda: None)[1].ru_maxrss
     for request in requests():
         answers.write(json.dumps(judge(cli, request, held)) + "\n")

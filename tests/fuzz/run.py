@@ -1,14 +1,14 @@
-"""Fuzz `sweeper plan`: whatever the grid is, it ends soon, writes and starts nothing, and either
-plans or says what is wrong, with the place.
+"""Fuzz `sweeper plan`: for every grid it ends soon, writes and starts nothing, and either plans the
+runs or reports what is wrong, with the place.
 
     python tests/fuzz/run.py [--cases N] [--seed N] [--keep FOLDER]
 
-Every case is a process of its own (judge.py). One recipe in twenty is asked as always, in another
-interpreter; the others in the case's own process. A case fails when it ends with anything but 0 or
-2, shows a traceback, does what a plan must not do, leaves a file, has a message without a place,
-grows by more than 200 MB, or takes more than 1 s of processor time (and 0.1 ms more for each run
-that it plans), each of three times: beside other work one may take longer. Prints the counts, the
-slowest and the largest; ends with 1 when a case failed.
+Every case runs in a separate process (judge.py). In one case of twenty the recipe is queried as
+usual, in another interpreter; in the others it is queried in the process of the case. A case fails
+if its exit code is not 0 or 2, if it shows a traceback, does what a plan must not do, leaves a
+file, has a message without a place, grows by more than 200 MB, or takes more than 1 s of processor
+time (plus 0.1 ms for each planned run) in all of three tries: other load can slow one down. Prints
+the counts, the slowest and the largest case; exit code 1 when a case failed.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _RUNS = re.compile(r"(\d+) runs?: ")
 
 
 class Judge:
-    """The process that judges cases."""
+    """The process that runs the cases (judge.py)."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -61,7 +61,7 @@ class Judge:
 
 
 def faults(answer: dict[str, Any]) -> list[str]:
-    """What is wrong with how a case ended."""
+    """Return the failures of a case."""
     problems: list[str] = [f"did {deed}" for deed in answer["did"]]
     text: str = answer["err"]
     if answer["code"] not in (0, 2) or "Traceback" in text:
@@ -80,7 +80,7 @@ def faults(answer: dict[str, Any]) -> list[str]:
 
 
 class Fuzz:
-    """The cases of one run and what came of them."""
+    """The cases of one run and their results."""
 
     def __init__(self, folder: Path, keep: Path | None) -> None:
         self.folder, self.keep, self.judge = folder, keep, Judge()
@@ -120,7 +120,7 @@ class Fuzz:
 
 
 def fuzz(cases: int, seed: int, keep: Path | None) -> Fuzz:
-    """Run so many cases; the same seed makes the same."""
+    """Run this many cases. The same seed makes the same cases."""
     grids = [
         path.read_bytes()
         for path in sorted(ROOT.rglob("*.yaml"))

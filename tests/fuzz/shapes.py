@@ -22,7 +22,7 @@ _WHOLE = (b"", b" \n", b"null", b"[]", b"{}", b'"x"', b"7", b"NaN", b"{", b'{"sc
 
 
 def _places(value: Any, places: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Every container in a document with each of its keys or indices."""
+    """Return each container in a document with each of its keys or indices."""
     if isinstance(value, dict):
         items: Any = list(value.items())
     elif isinstance(value, list):
@@ -99,7 +99,7 @@ def _encoded(document: Any, rng: random.Random) -> bytes:
 
 
 def _torn(data: bytes, rng: random.Random) -> bytes:
-    """The bytes damaged, whatever they mean."""
+    """Return the bytes damaged, without regard to JSON."""
     kind = rng.randrange(5)
     place = rng.randrange(len(data) + 1)
     if kind == 0:
@@ -116,18 +116,18 @@ def _torn(data: bytes, rng: random.Random) -> bytes:
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """A document of JSON, changed."""
+    """Return a JSON document with random changes."""
     if rng.random() < 0.12:
         return _torn(data, rng)
     try:
         document = json.loads(data)
         return _encoded(_change(document, rng), rng)
-    except (ValueError, RecursionError):  # it was changed before
+    except (ValueError, RecursionError):  # not JSON, because of an earlier change
         return _torn(data, rng)
 
 
 def mutated_lines(data: bytes, rng: random.Random) -> bytes:
-    """Documents of JSON, one a line, of which some are changed."""
+    """Return JSON documents, one per line, with random changes to some."""
     lines = data.splitlines(keepends=True)
     if not lines or rng.random() < 0.1:
         return _torn(data, rng)

@@ -1,15 +1,16 @@
-"""A small sweep on a real AWS account, step by step: what no emulation can show. It costs a few
-minutes of the smallest job that the queue takes, and leaves a sweep `batch-smoke-<time>` in the
-root, which may be deleted.
+"""Runs a small sweep on a real AWS account, to check what no emulation can show.
+
+It costs a few minutes of the smallest job that the queue accepts, and leaves a sweep
+`batch-smoke-<time>` in the root, which may be deleted.
 
     python tests/manual/aws_batch_smoke.py --root s3://BUCKET/smoke --queue QUEUE --image IMAGE \
         [--role ARN] [--execution-role ARN] [--region REGION] [--python python] [--steps 20]
 
 Needs the permissions of docs/aws-batch-policy.json here, and for the jobs, by --role, those of
-docs/aws-batch-job-policy.json. Shows: the doctor; an array of four jobs with a run that fails and
-is tried again; a run that is cancelled while it runs; what each job printed, in CloudWatch; a
-relaunch that finds everything done. Ends with 0 when all of it was as it should be. Not shown: a
-machine that is taken away (AWS's Fault Injection Service does it on request), thousands of jobs.
+docs/aws-batch-job-policy.json. Checks: the doctor; an array of four jobs with a run that fails and
+is retried; a run that is cancelled while it runs; the output of each job in CloudWatch; a relaunch
+that finds everything done. Exit code 0 when all of it was correct. Not checked: a machine that is
+taken away (AWS's Fault Injection Service does it on request), thousands of jobs.
 """
 
 import argparse
@@ -71,7 +72,7 @@ def main() -> int:
 
 
 def steps(folder: str, root: str, name: str) -> int:
-    """Everything in turn; 0 when all of it was as it should be."""
+    """Do all steps in turn; return 0 if all results were correct."""
 
     def sweeper(*arguments: str, check: bool = True) -> None:
         print(f"$ sweeper {' '.join(arguments)}", flush=True)
@@ -106,7 +107,8 @@ def steps(folder: str, root: str, name: str) -> int:
 
 
 def wait_for(root: str, name: str, what: str, least: int) -> None:
-    """Until the run that waits runs, and so many others have come as far as `what` says."""
+    """Wait until a run is running, and at least `least` runs are running (`what` is "at work") or
+    have succeeded."""
     deadline = time.monotonic() + 1800
     while time.monotonic() < deadline:
         states = Counter(run.state.value for run in Registry(root, cache=False).sweep(name).runs)
