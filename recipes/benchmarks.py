@@ -97,7 +97,7 @@ def benchmark_of(name: str) -> Any:
         if not module.name.startswith("_"):
             try:
                 importlib.import_module(f"{package.__name__}.{module.name}")
-            except ImportError:  # it needs an optional package
+            except ImportError:  # the benchmark needs an optional package
                 continue
     if name not in package.REGISTRY:
         names = ", ".join(sorted(package.REGISTRY))
@@ -134,7 +134,7 @@ class Benchmarks:
     def __init__(
         self, names: Sequence[str], how: settings.Answering, about: About, tokenizer: Any
     ) -> None:
-        import asyncio  # every plan loads this file, and this takes ten milliseconds
+        import asyncio  # imported late: it takes ten milliseconds, and every plan loads this file
 
         renderer = how.renderer_name or _renderer_of(about)
         self._how, self._most, self._tokenizer = how, about.most, tokenizer

@@ -91,7 +91,7 @@ class Suites:
         """Ask the unanswered questions of tiers, and return the metrics. A signal does not
         interrupt this."""
         items = {i.key: i for tier in tiers for i in chain.from_iterable(tier.items.values())}
-        is_first = step == self._directory.start_step  # its weights may have answered before
+        is_first = step == self._directory.start_step  # these weights may have answered before
         others: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
         for row in self._directory.read_items() if is_first else ():

@@ -152,7 +152,7 @@ class Sandbox(Function):
             env={key: os.environ[key] for key in _PASSED_ON if key in os.environ},
             start_new_session=True,
         )
-        if process.stdin is not None and process.stdout is not None:  # they are pipes
+        if process.stdin is not None and process.stdout is not None:  # always true: both are pipes
             self._child = _Child(process, process.stdin, process.stdout)
         answer = self._answer(_LOADED_SECONDS)
         if isinstance(answer, str):

@@ -127,7 +127,7 @@ def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) ->
             project=config.wandb_project,
             name=config.wandb_name,
             config=dict(values),
-            allow_val_change=True,  # log_path, say, when a run resumes elsewhere
+            allow_val_change=True,  # such as log_path, when a run resumes elsewhere
             settings=wandb.Settings(**{k: v for k, v in settings.items() if not _is_set(k)}),
             **more,
         )

@@ -98,7 +98,7 @@ def _head(run: RecordedRun, path: str, size: int, limit: int) -> bytes:
         if size <= limit:
             return run.store.read(path)
         head = run.store.read_range(path, 0, limit)
-    except (NotFound, StoreError):  # it is still being written, or was removed
+    except (NotFound, StoreError):  # the file is being written, or was removed
         return b""
     return head[: head.rfind(b"\n") + 1]
 

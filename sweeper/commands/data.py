@@ -149,7 +149,7 @@ def _environment(plan: Plan) -> Mapping[str, str]:
     grids = plan.launch.env
     if plan.service != "local":
         return grids
-    from sweeper.engine import lifecycle  # loads slowly
+    from sweeper.engine import lifecycle  # slow to load
 
     if lifecycle.find() is None:  # a running engine has already made the cache
         from sweeper.engine.models import usual_models

@@ -63,7 +63,7 @@ def short(preview: LaunchPreview) -> Iterator[str]:
     if (use := estimate_of(preview)) is not None:
         yield from _clipped(use, width)
     if preview.dropped:
-        from sweeper.sweep import trust  # few plans drop runs
+        from sweeper.sweep import trust  # imported late: few plans drop runs
 
         yield from _clipped(f"{trust.sentence(preview.dropped)} (--drop)", width)
     if others := preview.retired - preview.dropped:

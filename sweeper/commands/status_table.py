@@ -81,7 +81,7 @@ def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping
     if not sweep.plan.stages:
         _print_table(sweep, runs, observed, sweep.metric)
         return
-    from sweeper.results.stage_graph import of_stage  # most sweeps have no stages
+    from sweeper.results.stage_graph import of_stage  # imported late: most sweeps have no stages
 
     for stage in sweep.plan.stages:
         mine = [run for run in runs if run.stage == stage.name]
@@ -187,7 +187,7 @@ def _beat(sweep: "Sweep", run: "RecordedRun") -> "Heartbeat | None":
     """Return the last heartbeat of a running run's worker; None for other runs."""
     if run.state is not State.RUNNING:
         return None
-    from sweeper.sweep.heartbeats import read_heartbeat  # only running runs need it
+    from sweeper.sweep.heartbeats import read_heartbeat  # imported late: only running runs need it
 
     return read_heartbeat(sweep.store, sweep.folder.heartbeat(run.id, run.attempts))
 

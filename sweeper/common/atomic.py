@@ -109,6 +109,6 @@ def try_to_write(folder: str) -> None:
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-    import tempfile  # workers avoid this import
+    import tempfile  # imported late: workers should not load it
 
     os.rmdir(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder))

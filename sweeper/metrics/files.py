@@ -127,7 +127,7 @@ def _scores(data: bytes) -> Parsed:
 
 def _cells(line: bytes) -> list[str] | None:
     """Return the cells of a line; None if it is not CSV, an empty list for a blank line."""
-    import csv  # most runs write JSON
+    import csv  # imported late: most runs write JSON
 
     try:
         text = line.decode().rstrip("\r")

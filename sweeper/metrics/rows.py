@@ -51,7 +51,7 @@ def parse(data: bytes) -> Parsed:
     """Return the JSON objects in `data`, one per line. Blank lines are ignored."""
     if not data:
         return Parsed([], 0, 0)
-    from msgspec.json import decode as loads  # many commands read no metrics
+    from msgspec.json import decode as loads  # imported late: many commands read no metrics
 
     lines = data.split(b"\n")
     last = lines.pop()  # the part after the last newline is empty or an incomplete line

@@ -449,7 +449,7 @@ def same(intended: object, parsed: object) -> bool:
             and all(same(given[key], entries[key]) for key in given)
         )
     if type(parsed) is float and type(intended) in (int, float):
-        return parsed == intended or repr(parsed) == repr(intended)  # nan
+        return parsed == intended or repr(parsed) == repr(intended)  # `repr` for NaN
     if parsed is None or type(parsed) in (bool, int, float, str):
         return type(parsed) is type(intended) and parsed == intended
     return isinstance(intended, (str, int, float)) and not isinstance(intended, bool)

@@ -183,7 +183,8 @@ class Catalog:
         return False
 
     def _folder_runs(self, store: Store) -> "list[FolderRun]":
-        from sweeper.results.folders import folder_runs  # only runs outside sweeps need it
+        # Imported late: only runs outside sweeps need it.
+        from sweeper.results.folders import folder_runs
 
         return folder_runs(store, self._memories[store.root], self._report)
 
@@ -193,7 +194,8 @@ class Catalog:
         return [sweep for sweep in self._sweeps(None) if not self._marks(sweep).archived]
 
     def _marks(self, sweep: Sweep) -> "Marks":
-        from sweeper.results.marks import marked  # most questions are about one sweep
+        # Imported late: most questions are about one sweep.
+        from sweeper.results.marks import marked
         from sweeper.sweep.marks import NO_MARKS
 
         try:
@@ -376,7 +378,7 @@ def _open(root: str, *, shared: bool) -> Store:
 
 def without_archived(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Return the runs that do not belong to archived sweeps."""
-    from sweeper.results.marks import in_use  # most calls concern one sweep
+    from sweeper.results.marks import in_use  # imported late: most calls concern one sweep
 
     return in_use(runs)
 

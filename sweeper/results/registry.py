@@ -113,7 +113,8 @@ class Registry(Catalog):
         `sweep` is given. `values=False` reads no metrics. Raises `NotFound` if `sweep` matches
         nothing, `UsageError` for an invalid condition or state.
         """
-        from sweeper.results.where import parse_where, select  # many commands have no condition
+        # Imported late: many commands have no condition.
+        from sweeper.results.where import parse_where, select
 
         condition = None if where is None else parse_where(where)
         runs = (self.all_handles if asks_for_dropped(where) else self.handles)(sweep, state)

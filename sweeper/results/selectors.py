@@ -132,7 +132,9 @@ def in_one_spelling(name: str) -> str:
 def _canonical(text: str) -> str:
     """Return the canonical text of a value that is written as in YAML."""
     from sweeper.fields.nodes import scalar
-    from sweeper.grid.naming import canonical  # only needed for selectors with values
+
+    # Imported late: only needed for selectors with values.
+    from sweeper.grid.naming import canonical
 
     try:
         return canonical(scalar(text))

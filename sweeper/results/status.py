@@ -138,7 +138,8 @@ def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
     about runs that cannot start without a user's action."""
     if not sweep.plan.stages:
         return {}, ()
-    from sweeper.sweep.stage_waits import halted, told_of, waits  # most sweeps have no stages
+    # Imported late: most sweeps have no stages.
+    from sweeper.sweep.stage_waits import halted, told_of, waits
 
     by_id = {run.id: run for run in sweep.runs}
 

@@ -95,7 +95,7 @@ class Sweep:
         """The state of the sweep's race for seeds; None if there is no race."""
         if self.plan.race is None:
             return None
-        from sweeper.sweep.race import sentence  # few sweeps race
+        from sweeper.sweep.race import sentence  # imported late: few sweeps race
 
         return sentence(self.plan)
 
@@ -135,7 +135,7 @@ class Sweep:
         """Return the runs that a run started from, nearest first."""
         if not self._by_id[run].parents:
             return ()
-        from sweeper.sweep.stage_runs import lineage  # most sweeps have no stages
+        from sweeper.sweep.stage_runs import lineage  # imported late: most sweeps have no stages
 
         planned_runs = {planned.id: planned for planned in self.plan.runs}
         return tuple(self._by_id[above.id] for above in lineage(planned_runs[run], planned_runs))
@@ -326,7 +326,8 @@ class SweepRun(RecordedRun):
 
     def heartbeat(self, attempt: int) -> "Heartbeat":
         """Return the last heartbeat of an attempt's worker."""
-        from sweeper.sweep.heartbeats import read_heartbeat  # only running runs need it
+        # Imported late: only running runs need it.
+        from sweeper.sweep.heartbeats import read_heartbeat
 
         return read_heartbeat(self.store, self.sweep_folder.heartbeat(self.id, attempt))
 

@@ -156,7 +156,7 @@ def check_keys(
     are the values of each run by key."""
     known_keys = {key for view in views for key in view}
     for key in sorted(set(keys) - known_keys) if records else ():
-        import difflib  # only needed for wrong conditions
+        import difflib  # imported late: only needed for wrong conditions
 
         near = difflib.get_close_matches(key, sorted(known_keys), n=1)
         hint = (

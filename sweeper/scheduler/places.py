@@ -123,7 +123,7 @@ class Places:
         this way.) Raises `Unreachable` if it does not answer."""
         try:
             self._put(place, lambda backend: backend.poll([]))
-        except Unreachable:  # like a place that could not be opened
+        except Unreachable:  # treat it like a place that could not be opened
             self._silent_since.setdefault(place, self._clock())
             raise
         unknown = self.of_each(self._run_table.unacknowledged())[place]

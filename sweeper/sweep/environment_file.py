@@ -29,7 +29,7 @@ _MARK = "SWEEPER_KEPT"
 
 def env_file(folder: str) -> str:
     """Return the path of the usual environment file of the sweep with the address `folder`."""
-    import hashlib  # A worker on a local store does not need this.
+    import hashlib  # imported late: a worker on a local store does not need this
 
     name = hashlib.sha256(folder.encode()).hexdigest()[:16]
     return os.path.join(environments(), f"{name}.json")

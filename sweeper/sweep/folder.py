@@ -340,7 +340,8 @@ class SweepFolder:
         from sweeper.sweep import launcher
 
         def read_pause(document: object, place: str) -> "Pause | None":
-            from sweeper.sweep.request import read_pause  # few sweeps have ever been paused
+            # Imported late: few sweeps have ever been paused.
+            from sweeper.sweep.request import read_pause
 
             return read_pause(document, place)
 

@@ -125,7 +125,7 @@ def link(plan: Plan, run: str) -> str | None:
     section = plan.wandb
     if section is None or section.mode in _HERE_ONLY or not section.entity:
         return None
-    from urllib.parse import quote  # few grids have `wandb:`
+    from urllib.parse import quote  # imported late: few grids have `wandb:`
 
     names = (section.entity, section.project)
     entity, project = (quote(name, safe="", errors="replace") for name in names)

@@ -31,7 +31,7 @@ def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1)
         chosen += [n for n in paths if set(os.listdir(paths[n])) - {"code.diff"}]
     if not chosen or target is None:
         return None
-    from sweeper.metrics.files import NAMES  # First attempts need no metrics.
+    from sweeper.metrics.files import NAMES  # imported late: first attempts need no metrics
 
     source, appended = paths[chosen[0]], (*NAMES, *_APPENDED)
     for name in (*_COPIED, *appended):

@@ -127,7 +127,7 @@ class Pauses:
 
 def _size(folder: str) -> int:
     """Return the size in bytes of the metrics file in a folder; 0 if there is none."""
-    from sweeper.metrics.files import local_metrics  # Most recipes are never paused.
+    from sweeper.metrics.files import local_metrics  # imported late: most recipes are never paused
 
     try:
         return os.stat(local_metrics(folder)).st_size

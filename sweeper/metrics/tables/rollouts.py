@@ -183,7 +183,7 @@ class _Record(msgspec.Struct, gc=False):
 
     steps: list[_Turn] = msgspec.field(default_factory=list[_Turn])
     trajectory_metrics: dict[str, float] = msgspec.field(default_factory=dict[str, float])
-    iteration: float | None = math.nan  # the file has this value
+    iteration: float | None = math.nan  # NaN: the iteration of the file
     group_idx: float | None = ABSENT
     traj_idx: float | None = ABSENT
     total_reward: float | None = ABSENT
