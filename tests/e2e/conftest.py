@@ -23,8 +23,8 @@ _LONGEST = (
     "engine_sdk", "recipe_sft", "init", "pipeline", "data", "fork_client",
     "engine_lifecycle", "worker_trouble", "notify", "bootstrap_run", "engine_calls", "tui_app",
 )
-"""Files of `make test` that take longest: begun last, they would run alone while the other
-processors wait."""
+"""Files of `make test` that take longest: if they started last, they would run alone while the
+other processors wait."""
 _SLOW = (
     "elsewhere", "remote", "aws_batch", "slurm", "watch",
     "bare_jobs", "quickstart_elsewhere", "doctor_try", "places_elsewhere", "costs", "executed",

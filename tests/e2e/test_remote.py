@@ -276,7 +276,7 @@ def test_the_process_that_reaches_the_store_is_killed_again_and_again(
         for pid in _serving(s3_root):
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)
-        # A worker that fails twice in a row accesses the store directly.
+        # A worker whose requests fail twice in a row accesses the store directly.
         if len(killed) > 1:
             shell.hold.unlink(missing_ok=True)
     assert shell.states() == {"succeeded": 2}

@@ -1,4 +1,4 @@
-"""Sweeps that are several in one: each part judged by itself, also of tinker-cookbook's own."""
+"""Sweeps that combine several: each part is judged separately, also in tinker-cookbook's sweep."""
 
 import random
 from collections import defaultdict
@@ -29,7 +29,7 @@ COMMON = {"moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2.5", "Qwen/Qwen3-32B
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """The cookbook's sweep by model, with the noise of its repeated cells."""
+    """Return the study of the cookbook's sweep by model, with the noise of its repeated cells."""
     root = tmp_path_factory.mktemp("cookbook")
     cookbook.write(root, cookbook.read())
     data = load(Registry(str(root)), "sft-sweep", None, None)
@@ -66,7 +66,7 @@ def test_each_model_of_the_cookbooks_sweep_has_its_winner_and_its_ends(judged: S
     blocks_at_edge = {axis: {m for m, b in blocks.items() if _edge(b, axis)} for axis in _AXES}
     assert len(ranks) == 31 and blocks_at_edge["lora_rank"] == ranks
     assert len(rates) == 10 and blocks_at_edge["learning_rate"] >= rates
-    # Two more are ends with the rank as it is: a larger rate failed there, or was not tried.
+    # Two more are at the edge for their rank: a larger rate failed or was not tried.
     more = {"Qwen/Qwen3-VL-30B-A3B-Instruct", "Qwen/Qwen3-32B"}
     assert blocks_at_edge["learning_rate"] - rates == more - rates
 
@@ -79,7 +79,7 @@ def _edge(block: Any, axis: str) -> bool:
 
 
 def test_no_model_is_best_of_all_and_the_verdict_speaks_of_each(judged: Study):
-    """As many claims as models, and no cell over all of them: they have other cells, and data."""
+    """One claim per model and no best cell overall, since models differ in cells and data."""
     verdict, blocks = judged.verdict, judged.blocks
     assert blocks is not None and judged.ranking.best is None
     assert (verdict.kind, verdict.number, verdict.checkpoint) == ("blocks", None, None)
@@ -130,7 +130,7 @@ def test_holes_are_what_other_models_have(judged: Study):
 
 
 def test_what_blocks_lack_is_what_to_run_next_and_then_what_may_be_their_best(tmp_path: Path):
-    """First the holes, then fresh seeds of the best and of what noise does not separate from it."""
+    """First the holes, then fresh seeds of the best cells and of those within their noise."""
     grid = (
         "recipe: sft  # as ever\ngrid: {model: [a, b], lr: [1, 2], rank: [1, 2]}\nseeds: 3\n"
         "exclude: [{model: b, lr: 2, rank: 2}]\nmetric: {name: test/nll, goal: minimize}\n"
@@ -138,7 +138,7 @@ def test_what_blocks_lack_is_what_to_run_next_and_then_what_may_be_their_best(tm
     metric = written.METRIC | {"by": "model"}
 
     def following(name: str, **levels: float) -> Study:
-        """Return the proposal for cells by their models, rates and ranks."""
+        """Return the study of cells that are given by model, rate and rank."""
         cells = [
             ({"model": at[0], "lr": int(at[1]), "rank": int(at[2])}, [level, level + 0.1])
             for at, level in levels.items()
@@ -177,7 +177,7 @@ def test_a_block_of_single_runs_gets_fresh_seeds_of_its_first_two(tmp_path: Path
 def test_repeated_cells_lend_their_noise_and_margins_within_it_are_ties(judged: Study):
     noise = judged.ranking.noise
     assert (noise.kind, noise.repeated, noise.total) == ("pooled", 66, 66.0)
-    # Three cells at rates where most others diverged have 98 % of all squares.
+    # Three cells at rates where most others diverged have 98 % of the sum of squares.
     assert noise.trend == "learning_rate toward divergence"
     sds = {c.settings["learning_rate"]: noise.spreads[c.name].sd for c in judged.ranking.measured}
     assert sds[4e-5] == pytest.approx(0.00013, rel=0.1) and sds[3e-3] > 0.002
@@ -192,7 +192,7 @@ def test_repeated_cells_lend_their_noise_and_margins_within_it_are_ties(judged: 
 
 
 def _two_models(seeds: int) -> list[tuple[dict[str, Any], list[float]]]:
-    """The larger rate is better for one model, the smaller for the other."""
+    """Return cells in which one model prefers the smaller rate and the other the larger."""
     noise = random.Random(4)
     cells = [("a", lr, abs(lr - 1)) for lr in (1, 2, 4)] + [
         ("b", lr, 5 - lr) for lr in (1, 2, 4, 8)

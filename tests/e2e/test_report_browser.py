@@ -1,4 +1,4 @@
-"""The report in a real browser: it draws, it answers to clicks, and nothing foreign runs."""
+"""The report in a real browser: it draws, responds to clicks, and runs no foreign script."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(made: Path, tmp_path: Path) -> Path:
-    """A report of a test's own."""
+    """Return a copy of the report for one test."""
     return Path(shutil.copy(made, tmp_path))
 
 
@@ -43,7 +43,7 @@ def test_the_curves_are_drawn_without_a_word_on_the_console(browser: Any, page: 
     # Three cells: their runs, their means and their bands in each of two plots.
     lines = re.findall(r'class="js-line"[^>]*d="M[^"]+L', document)
     assert len(lines) >= 12
-    # A logarithmic axis is marked with whole numbers, not with digits that want a power of ten.
+    # A logarithmic axis has complete numbers as labels, not digits without their power of ten.
     marks = [
         [float(text) for text in re.findall(r'class="ytick"><text[^>]*>([^<]*)<', chart)]
         for chart in document.split('data-figure="')[1:]
@@ -99,18 +99,18 @@ def test_what_is_hostile_stays_text(browser: Any, tmp_path: Path, sweep: str):
     make = written.hostile if sweep == "hostile" else written.hostile_rollouts
     make(tmp_path / "sweeps")
     report = analysis.analyze(str(tmp_path / "sweeps"), sweep, pictures=False)
-    # A script that ran would name `boom`, which there is not; one that was stopped would be
-    # reported by the policy: either shows on the console.
+    # A script that ran would fail, since `boom` is undefined, and the policy would report a script
+    # that it blocked. Either message appears on the console.
     document, console = opened(browser, Path(report.html_path))
     assert console == []
     assert 'class="drawn"' in document
     assert not re.search(r"<img[^>]+src=.?x", document)
-    # And in what opens when a run is clicked, the policy gone: `told` fails on an error of `boom`.
+    # Also in the dialogs of runs, without the policy: `evaluated` fails on an error of `boom`.
     opened_, texts, logs, twice = evaluated(browser, Path(report.html_path), CLICK_EVERY_RUN)
     assert int(opened_) == len(report.runs)
     assert (int(texts) > 0) == (sweep == "hostile-rl")
     assert int(logs) == (len(written.HOSTILE) if sweep == "hostile" else 0)
-    assert int(twice) == 0  # of two checkpoints, say, each is called what it is for
+    assert int(twice) == 0  # no two facts have the same label
 
 
 def test_the_policy_stops_a_foreign_script(browser: Any, page: Path):
@@ -170,7 +170,7 @@ def test_what_one_solves_and_another_does_not_is_read_side_by_side(browser: Any,
     sweep.save()
     report = analysis.analyze(str(tmp_path / "sweeps"), "beside", pictures=False)
     page = Path(report.html_path)
-    assert "lr=2 says" not in page.read_text()  # it is packed until it is looked at
+    assert "lr=2 says" not in page.read_text()  # packed until it is shown
     best, other, count, shown, before, own_text, their, back = evaluated(browser, page, LOOK_BESIDE)
     assert (best, other) == ("lr=2", "lr=1")
     assert (count, shown, before) == ("18 questions, of which 8 are here", "8", "0")
@@ -242,9 +242,9 @@ soon(drawn, () => {
 
 def test_clicks_sort_the_table_and_switch_the_curves(browser: Any, page: Path):
     answers = evaluated(browser, page, CLICKS)
-    # By rank; by mean upwards and downwards; one run is left; one of three cells (of three traces
-    # each: runs, band, mean) is off.
-    # Numbers are spelled as in the names of runs; `rank=8` is not what was asked for by `rank=80`.
+    # Sorted by rank, then by mean, upwards and downwards; one run left; one of three cells (three
+    # traces each: runs, band, mean) off.
+    # Numbers are spelled as in names of runs; `rank=80` does not match `rank=8`.
     counts = ("9", "1", "0", "0")
     upwards, downwards = "0.001 0.0001 0.01", "0.01 0.0001 0.001"
     switched = ("false", "true", "6", "log", "true")

@@ -1,4 +1,4 @@
-"""Claims about sweeps with a known truth: many cells, few seeds, noise that is not normal."""
+"""Claims about sweeps with known results: many cells, few seeds, noise that is not normal."""
 
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,14 @@ def finding_text(result: Study, kind: str) -> str:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """23 rates by 8 ranks with three seeds."""
+    """Return the study of 23 rates by 8 ranks with three seeds."""
     root = tmp_path_factory.mktemp("large")
     (name,) = example_sweeps.make(root, "cells184")
     return study(load(Registry(str(root)), name, None, None))
 
 
 def test_of_184_cells_as_many_differ_from_the_best_as_by_tukeys_procedure(large: Study):
-    """Which pays for all pairs; most of these cells are far behind, and cost the others nothing."""
+    """Tukey's procedure corrects for all pairs. Here, cells that are far behind cost nothing."""
     ranking = large.ranking
     assert len(ranking.cells) == 184 and ranking.best is not None
     tied, apart = len(ranking.tied), len(ranking.apart)
@@ -57,7 +57,7 @@ def test_of_184_cells_as_many_differ_from_the_best_as_by_tukeys_procedure(large:
 
 
 def test_three_seeds_show_a_winner_that_is_four_standard_deviations_ahead(tmp_path: Path):
-    """In at least 30 of 40 sweeps, which chance misses in 1 % if the rate is 89 %."""
+    """In at least 30 of 40 sweeps. With a rate of 89 %, chance misses that in 1 %."""
     rng = np.random.default_rng(16)
     alone = 0
     for _ in range(40):
@@ -75,7 +75,7 @@ def test_three_seeds_show_a_winner_that_is_four_standard_deviations_ahead(tmp_pa
 
 
 def test_differences_on_shared_seeds_pay_for_all_the_pairs_among_which_the_best_was_picked():
-    """In 40 sweeps of twelve equal cells: more than 6 with a difference have a chance under 1 %."""
+    """Of 40 sweeps of twelve equal cells, more than 6 show a difference with a chance under 1 %."""
     rng = np.random.default_rng(17)
     wrong = 0
     for _ in range(40):
@@ -89,7 +89,7 @@ def test_differences_on_shared_seeds_pay_for_all_the_pairs_among_which_the_best_
 
 
 def test_intervals_that_two_seeds_cannot_give_are_warned_of(tmp_path: Path):
-    """Each run ends near one of two values: two seeds often end at the same one."""
+    """Each run ends near one of two values, so two seeds often end at the same one."""
     rng = np.random.default_rng(18)
     values = 5.0 + rng.choice([-1.0, 1.0], (12, 2)) + rng.normal(0, 0.1, (12, 2))
     text = finding_text(studied(tmp_path, values), "split_noise")

@@ -1,4 +1,4 @@
-"""The commands that a report prints, pasted into a shell: elsewhere, and in the project."""
+"""The commands in a report, pasted into a shell elsewhere and in the project."""
 
 import re
 import subprocess
@@ -59,7 +59,7 @@ awk "BEGIN { printf \"{\\\"step\\\": 1, \\\"loss\\\": %f}\\n\", 1 + $3 + $1 }" \
 
 
 def project(folder: Path, grid: str) -> Path:
-    """Make a project whose grid names everything from its folder."""
+    """Make a project whose grid has paths relative to its folder."""
     for name in ("tools", "grids", "work dir", "common"):
         (folder / name).mkdir(parents=True)
     for name, text in (("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'), ("train", TRAIN)):
@@ -101,7 +101,7 @@ def there_and_here(tmp_path: Path, grid: str, root: str) -> None:
         fresh = Registry(whole).sweep("demo-confirm").runs
         assert len(fresh) >= 6 and {run.state.value for run in fresh} == {"succeeded"}
         assert {run.config["warm"] for run in fresh} == {1}
-    # And what the report says makes the same sweep and the same report.
+    # The commands in the report make the same sweep and the same report.
     where = re.search(r"^report: (.*)html$", output, re.MULTILINE)
     if "://" not in root:
         text = Path(f"{where[1]}md").read_text()

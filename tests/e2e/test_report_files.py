@@ -41,7 +41,7 @@ def test_markdown_with_pictures_beside_it(tmp_path: Path, sweep: str):
         assert data == before[name]
         if name.endswith(".png"):
             assert data.startswith(PNG) and len(data) > 2000
-    # Outside of blocks nothing is a tag, and no line begins one of the blocks' fences.
+    # Outside of code blocks there are no tags and no links.
     prose = re.sub(r"^(`{3,})\w*\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert not re.search(r"<\w|<!|(?<!!)(?<!\\)\[", prose)
 
@@ -50,7 +50,7 @@ def test_the_same_bytes_from_another_process(tmp_path: Path):
     written.hostile_rollouts(tmp_path / "sweeps")
     reports: list[dict[str, bytes]] = []
     out = tmp_path / "out"
-    for seed in ("1", "2"):  # of Python's hashes: the order of sets
+    for seed in ("1", "2"):  # for Python's hashes, which order sets
         command = ["analyze", "--root", str(tmp_path / "sweeps"), "hostile-rl", "--out", str(out)]
         environment = os.environ | {"PYTHONHASHSEED": seed, "XDG_CACHE_HOME": str(tmp_path / seed)}
         environment.pop("SWEEPER_HOME", None)
@@ -120,7 +120,8 @@ def test_odd_values_anywhere_end_in_a_report(tmp_path: Path, seed: int):
                 ]
                 written.rollouts(sweep, run, 0, rewards, lengths=(rng.choice((0, 90)),))
     sweep.save()
-    report = analysis.analyze(str(tmp_path), "demo", prices="train=1")  # warnings are errors here
+    # Pytest turns warnings into errors.
+    report = analysis.analyze(str(tmp_path), "demo", prices="train=1")
     assert len(report.runs) == len(sweep.document["runs"]) and report.cells is not None
     json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
 
@@ -172,14 +173,14 @@ def test_runs_lead_to_wandb_and_alarms_are_listed(tmp_path: Path, app: str):
     text, markdown = Path(report.html_path).read_text(), Path(report.files["report.md"]).read_text()
     links = re.findall(r'href="(https://wandb[^"]*)"', text)
     if app.startswith("https"):
-        assert len(links) == 5  # each run's, and the best's once more
+        assert len(links) == 5  # one for each run, and one more for the best
         assert all(link.startswith("https://wandb.ai/us/a%20b/runs/") for link in links)
         assert "[The best run in W&B](<https://wandb.ai/us/a%20b/runs/" in markdown
     assert "javascript:" not in text + markdown
     assert "&lt;b&gt;nll&lt;/b&gt; is NaN" in text and "&lt;b&gt;nll&lt;/b&gt; is NaN" in markdown
     (finding,) = [f for f in report.document["findings"] if f["kind"] == "alarms"]
     assert finding["text"] == "1 alarm went off in 1 run: nan (1)." and finding["cells"] == ["lr=2"]
-    assert "1 alarm went off" not in report.verdict  # it is none of the best's
+    assert "1 alarm went off" not in report.verdict  # the best cell has no alarm
 
 
 def test_a_sweep_may_be_given_by_its_address(tmp_path: Path):

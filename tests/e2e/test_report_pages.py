@@ -22,7 +22,7 @@ SPILLED = """
   .filter((one) => !one.closest(".scroll, dialog, svg, pre, .sr"))
   .map((one) => one.outerHTML.slice(0, 120)).slice(0, 5)
 """
-"""What reaches beyond the window, but for what scrolls by itself."""
+"""Elements that reach beyond the window, except those that scroll by themselves."""
 
 
 def test_no_example_is_left_out() -> None:
@@ -62,7 +62,7 @@ def test_many_cells_are_a_strip_and_what_is_asked_for(tmp_path: Path, browser: A
         page.evaluate("document.getElementById('all-cells').click()")
         assert page.evaluate(SHOWN) == 184
         page.evaluate("document.getElementById('all-cells').click()")
-        # Eight cells with a colour of their own, and all others as one.
+        # Eight cells have their own colours, and all others share one.
         assert page.evaluate(COLOURS) == 9
         page.evaluate("""
             window.before = [...document.querySelectorAll(".chart")].map((one) => one.data);
@@ -74,7 +74,7 @@ def test_many_cells_are_a_strip_and_what_is_asked_for(tmp_path: Path, browser: A
         assert page.evaluate(COLOURS) == 8
         names = "[...document.querySelectorAll('.legend button')].map((one) => one.textContent)"
         assert page.evaluate(names) == ["1", "2", "4", "8", "16", "32", "64", "128"]
-        # The upper end of the first axis, over which a mouse is dragged.
+        # The upper end of the first axis, where the mouse is dragged.
         place = page.evaluate("""
             const chart = document.querySelector("[data-brush] .chart");
             chart.scrollIntoView({ behavior: "instant", block: "center" });

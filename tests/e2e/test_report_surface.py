@@ -1,4 +1,4 @@
-"""What axes do where no grid tells it: a random search with a known truth, and its page."""
+"""The effects of axes without a grid: a random search with known effects, and its page."""
 
 import random
 import re
@@ -25,7 +25,7 @@ NULL = ("beta", "clip", "decay", "dropout", "seed_of_data")
 
 
 def searched(root: Path, points: int = 60) -> None:
-    """A valley over a logarithmic rate, a slope, and a category; five axes do nothing."""
+    """Write a sweep with a valley over log rate, a slope and a category. Five axes do nothing."""
     noise = random.Random(11)
     cells: list[tuple[dict[str, Any], list[float]]] = []
     for _ in range(points):
@@ -86,7 +86,7 @@ def test_the_curve_of_a_loss_that_breaks_off_has_a_kink(tmp_path: Path):
 def test_every_axis_of_a_random_search_is_drawn_or_named(tmp_path: Path):
     searched(tmp_path, points=26)
     result = studied(tmp_path)
-    assert result.pairs == ()  # 26 values by 26 are no table
+    assert result.pairs == ()  # 26 by 26 values are too many for a table
     panels = {panel.name for panel in gallery(result) if panel.section == "axes"}
     assert panels == {"lr", "warmup", "kind", *NULL}
     report = analysis.analyze(str(tmp_path), "demo")

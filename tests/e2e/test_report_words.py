@@ -24,7 +24,7 @@ def texts(report: Any) -> tuple[str, str]:
 
 def test_both_files_say_the_same_of_shared_seeds_and_why_they_are_less_certain(tmp_path: Path):
     cells = [({"lr": lr}, [lr + d for d in (-0.1, 0.0, 0.1)]) for lr in (1, 2, 3, 4, 5)]
-    unlike = ({"lr": 0.4}, [0.5, 0.3, 0.4])  # its seeds are in another order of luck
+    unlike = ({"lr": 0.4}, [0.5, 0.3, 0.4])  # its seeds rank differently
     written.measured(tmp_path, [unlike, *cells])
     report = analysis.analyze(str(tmp_path), "demo")
     assert report.document["verdict"]["kind"] == "clear"
@@ -75,7 +75,7 @@ def test_the_next_grid_says_what_to_do_with_it_and_has_one_title(tmp_path: Path)
 
 
 def test_the_next_grid_spells_numbers_as_the_report_does(tmp_path: Path):
-    """Runs are named by the text in the grid: another spelling would be another label."""
+    """Names of runs use the text in the grid, so another spelling would change them."""
     grid = "recipe: sft\ngrid: {lr: [1e-3, 3e-3]}\nseeds: 2\n"
     cells = [({"lr": lr}, [1.0 / lr, 1.01 / lr]) for lr in (1e-3, 3e-3)]
     written.measured(tmp_path, cells, grid=grid)

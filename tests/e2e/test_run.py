@@ -1,4 +1,4 @@
-"""`sweeper run`, as typed: commands as runs of a sweep like any other."""
+"""`sweeper run`: commands as runs of an ordinary sweep."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Training sessions by agents' tools reach the values of the recipes, whoever is killed."""
+"""Training sessions of agents reach the values of the recipes, despite kills."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ SESSION, OTHER = "agent-study/seed=0", "agent-study/seed=1"
 
 
 async def warm_up(client: Client) -> None:
-    """Train a model by SFT until it answers, if not yet right."""
+    """Train a model by SFT until it answers, if not yet correctly."""
     begun = await agents.ask(client, "init_sft", name="warm", settings=WARM)
     assert begun["ready"] and begun["session"] == "agent-warm/seed=0"
     for steps in (1, 7, 12):
@@ -52,7 +52,7 @@ async def warm_up(client: Client) -> None:
 
 
 async def begin(servers: Any, engine: int) -> None:
-    """Start two sessions; the first has an order when all that drives it is killed."""
+    """Start two sessions. Kill everything that drives the first while it carries out an order."""
     client = Client(servers.stdio())
     with pytest.raises(BaseException):  # noqa: B017 - however the SDK says that it has gone
         async with client:
@@ -69,7 +69,7 @@ async def begin(servers: Any, engine: int) -> None:
             sampled = await agents.ask(client, "sample", **request)
             assert "do not follow instructions" in sampled["notice"]
             assert len(sampled["samples"][0]) == 3
-            os.kill(engine, signal.SIGSTOP)  # the order is not done before it is found at work
+            os.kill(engine, signal.SIGSTOP)  # the order must not end before it is seen
             try:
                 order = {"session": SESSION, "steps": 7, "seconds": 0}
                 assert not (await agents.ask(client, "train_grpo_step", **order))["done"]
@@ -108,7 +108,7 @@ async def go_on(url: str) -> None:
         )
         for answer in both:
             assert answer["result"]["done"] and answer["result"]["step"] == 10, answer
-        # What is done is not done again, and a step on data of the agent's own is one like others.
+        # Finished steps are not repeated, and steps on the agent's data are like other steps.
         last = await agents.ask(client, "train_grpo_step", session=SESSION, steps=2)
         assert last["step"] == 12
         beyond = await client.call_tool("train_grpo_step", {"session": SESSION})
@@ -138,7 +138,8 @@ def test_sessions_reach_the_values_of_the_recipes(
             asyncio.run(go_on(url))
     finally:
         for sweep in find_sweeps(LocalStore(str(tmp_path / "root"))):
-            control.cancel(sweep, root=str(tmp_path / "root"))  # nothing is, if all went well
+            # No run is left, unless the test failed.
+            control.cancel(sweep, root=str(tmp_path / "root"))
 
     registry = Registry(str(tmp_path / "root"))
     warm, run = registry.run("agent-warm/seed=0"), registry.run(SESSION)

@@ -1,4 +1,4 @@
-"""Each command of the skill, as it stands in its text, in a folder of its own."""
+"""Each command in the skill's text works in a new folder."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 
 BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 QUICK = ["--backend", "local", "learning_rate=[1e-3,3e-3]", "seeds=1"]
-"""Behind each launch: what it says, with fewer runs."""
+"""Arguments added to each launch, for fewer runs."""
 
 
 def commands(skill: str = NAME) -> list[list[str]]:

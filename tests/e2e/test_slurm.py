@@ -1,4 +1,4 @@
-"""Sweeps on a real Slurm of four nodes, with a ledger that says what was really executed."""
+"""Sweeps on a real Slurm of four nodes, with a ledger of what was executed."""
 
 import json
 import signal
@@ -39,11 +39,11 @@ class Sweep(ToySweep):
         return {run["id"]: run for run in json.loads(output)["runs"]}
 
     def tables(self) -> int:
-        """Return how many submissions are on record."""
+        """Return the number of recorded submissions."""
         return len(list(self.folder.glob("sweeps/toys/slurm/*.json")))
 
     def claimed(self, attempt: int) -> int:
-        """Return how many runs have reached an attempt."""
+        """Return the number of runs that have reached an attempt."""
         return len(list(self.folder.glob(f"sweeps/toys/state/*/{attempt}.claimed.json")))
 
     def queue(self, *fields: str) -> list[str]:
@@ -53,7 +53,7 @@ class Sweep(ToySweep):
 
 @pytest.fixture
 def sweep(tmp_path: Path, slurm: Any) -> Iterator[Sweep]:
-    slurm.until_idle()  # jobs of the test before may still be ending
+    slurm.until_idle()  # jobs of earlier tests may still be ending
     yield Sweep(tmp_path, slurm)
     slurm.run("scancel", "--me")
 
@@ -67,7 +67,7 @@ def test_a_sweep_on_four_nodes_to_its_end(sweep: Sweep) -> None:
     sweep.judge(once=True)
     hosts = {path.read_text().split()[2] for path in sweep.folder.glob("sweeps/toys/slurm/*.out")}
     assert hosts <= {f"n{number}" for number in range(4)} and len(hosts) > 0
-    # It is not on any disk any more, in no job script and in no state of Slurm's.
+    # After the sweep, the secret is in no file, no job script and no state of Slurm.
     for place in (sweep.folder / "sweeps", sweep.folder / "home", sweep.cluster.top):
         matches = subprocess.run(
             ["grep", "-rl", "canary-value-of-a-secret", place], capture_output=True, check=False
@@ -104,7 +104,7 @@ def test_a_launcher_killed_while_it_submits(sweep: Sweep, when: str) -> None:
     switch.unlink()
     sweep.run("launch", "grid.yaml", "--wait")
     sweep.judge(once=True)
-    # Before: the array was never handed in. After: it was, and found.
+    # Before: the array was never submitted. After: it was submitted and found.
     assert sweep.tables() == (2 if when == "before" else 1)
 
 
@@ -117,7 +117,7 @@ def test_a_submission_that_was_accepted_and_timed_out(sweep: Sweep) -> None:
     switch.touch()
     sweep.run("launch", "grid.yaml", "--wait")
     sweep.judge(once=True)
-    assert Path(f"{switch}.again").read_text() == ""  # it was not handed in again
+    assert Path(f"{switch}.again").read_text() == ""  # it was not submitted again
 
 
 def test_a_limit_on_submitted_jobs(sweep: Sweep) -> None:
@@ -128,7 +128,7 @@ def test_a_limit_on_submitted_jobs(sweep: Sweep) -> None:
     full.touch()
     launcher = sweep.launch()
     _until(lambda: limit in sweep.unreachable())
-    time.sleep(3)  # of many steps, in which sbatch is left alone
+    time.sleep(3)  # many polls without a call of sbatch
     launcher.kill()
     assert launcher.communicate()[0].count(limit) == 1
     calls = full.read_text().splitlines()
@@ -140,7 +140,7 @@ def test_a_limit_on_submitted_jobs(sweep: Sweep) -> None:
 
 
 def test_squeue_down_for_longer_than_a_lease(sweep: Sweep) -> None:
-    """A suspended worker cannot be told from a dead one meanwhile."""
+    """While squeue fails, a suspended worker looks like a dead one."""
     sweep.write(4, 5, 0.5, "holds-2", lease="15s")
     message = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     down = sweep.wrap("squeue", f'echo "{message}" >&2; exit 1')
@@ -186,9 +186,9 @@ def _node_of(sweep: Sweep, run: str) -> int:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_node_that_dies(sweep: Sweep, alone: bool) -> None:
-    """With its slurmd alone gone, its jobs go on while Slurm starts them again elsewhere."""
-    # What goes on alone must still be at it when Slurm has started it again, on a busy machine too.
-    # What dies with its node waits for that.
+    """If only slurmd dies, its jobs continue while Slurm restarts them elsewhere."""
+    # Jobs that continue must last until Slurm has restarted them, even on a busy machine. Jobs that
+    # die with their node wait for that.
     steps, seconds, mode = (96, 48.0, "resume") if alone else (32, 8.0, "resume:holds-3")
     sweep.write(6, steps, seconds, mode)
     launcher = sweep.launch()
@@ -198,7 +198,7 @@ def test_a_node_that_dies(sweep: Sweep, alone: bool) -> None:
         sweep.cluster.kill(f"n{node}")
     else:
         sweep.cluster.kill_node(node)
-    # What Slurm finds out by itself after a while; then, too, it takes the jobs from the node.
+    # Slurm itself would notice this only after a while, and then take the jobs from the node.
     where = f"nodename=n{node}"
     sweep.cluster.run("scontrol", "update", where, "state=down", "reason=silent")
     sweep.go_on()
@@ -213,7 +213,7 @@ def test_a_node_that_dies(sweep: Sweep, alone: bool) -> None:
     rows = sweep.done()
     again = {run for run, attempt, _ in rows if attempt == 2}
     assert again and max(attempt for _, attempt, _ in rows) == 2
-    if alone:  # both trained for a while; the first was told by the newer attempt, and stopped
+    if alone:  # both trained for a while, then the first stopped because of the newer attempt
         for run in again:
             begun = rows.index(next(row for row in rows if row[:2] == (run, 2)))
             assert any(row[:2] == (run, 1) for row in rows[begun:])
@@ -221,7 +221,7 @@ def test_a_node_that_dies(sweep: Sweep, alone: bool) -> None:
 
 
 def test_signalled_requeued_cancelled_and_resumed(sweep: Sweep) -> None:
-    """Tasks of one array: one is signalled, one requeued, one cancelled by Slurm's own means."""
+    """Tasks of one array: one is signalled, one requeued, one cancelled with Slurm's tools."""
     sweep.write(4, 10, 6.0, "resume:holds-3", grace="5s")
     launcher = sweep.launch()
     _until(lambda: len(sweep.done()) == 12)
@@ -236,12 +236,12 @@ def test_signalled_requeued_cancelled_and_resumed(sweep: Sweep) -> None:
     sweep.judge(resumes=True)
     attempts = {run: max(a for r, a, _ in sweep.done() if r == run) for run, _, _ in sweep.done()}
     assert sorted(attempts.values()) == [1, 2, 2, 2]
-    assert len(sweep.done()) <= 4 * 10 + 3  # each went on where it was
+    assert len(sweep.done()) <= 4 * 10 + 3  # each resumed from its checkpoint
     assert sweep.tables() == 2
 
 
 def test_preempted_and_resumed(sweep: Sweep) -> None:
-    """By a job of a partition that goes first."""
+    """By a job in a partition with higher priority."""
     sweep.write(3, 20, 10.0, "resume:holds-3", grace="5s")
     launcher = sweep.launch()
     _until(lambda: len(sweep.done()) == 9)
@@ -260,7 +260,7 @@ def test_preempted_and_resumed(sweep: Sweep) -> None:
 def enforcing(
     slurm_support: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Any]:
-    """A cluster that kills jobs with too much memory, which it measures every second."""
+    """Yield a cluster that measures memory every second and kills jobs with too much."""
     more = (
         "JobAcctGatherType=jobacct_gather/linux\nJobAcctGatherFrequency=task=1\n"
         "JobAcctGatherParams=OverMemoryKill\nSelectTypeParameters=CR_CPU_Memory\n"
@@ -272,7 +272,7 @@ def enforcing(
 
 
 def test_out_of_memory_and_out_of_time(enforcing: Any, tmp_path: Path) -> None:
-    """Each kills the worker with all that is there: only Slurm knows which it was."""
+    """Each kills the worker with all its processes, so only Slurm knows the reason."""
     program = (
         "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "open(sys.argv[2], 'w').close()\ntaken = b'x' * (int(sys.argv[1]) << 20)\ntime.sleep(600)"
@@ -295,7 +295,7 @@ def test_out_of_memory_and_out_of_time(enforcing: Any, tmp_path: Path) -> None:
         try:
             enforcing.run("scontrol", "update", f"jobid={job}", "endtime=now")
         except RuntimeError as error:
-            assert "Invalid time" in str(error)  # in the second in which it began
+            assert "Invalid time" in str(error)  # in the second of its start
             return False
         return True
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 def accounted(
     slurm_support: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Any]:
-    """A cluster with slurmdbd that forgets a job seconds after its end."""
+    """Yield a cluster with slurmdbd that forgets jobs seconds after their end."""
     missing = slurm_support.missing("slurmdbd", "mariadbd", "mariadb-install-db", "sacct")
     if missing:
         pytest.skip(f"no accounting for Slurm here ({', '.join(missing)}): `make sacct` gets it")
@@ -60,7 +60,7 @@ def test_jobs_that_slurmctld_has_forgotten(accounted: Any, folder: Path) -> None
     assert [observed[token].code for token in tokens] == [3, 0, 5]
     assert observed["dddddddddddd-a1"].state is JobState.ABSENT
     assert set(other.find(tokens)) == set(tokens)
-    # Where it does not answer nobody knows, and what slurmctld has is not for that token.
+    # Without slurmdbd the jobs are unknown: slurmctld has none of these tokens.
     accounted.kill("slurmdbd")
     late = open_backend("slurm", "sweep", str(folder))
     for ask in (late.poll, late.find):
@@ -86,7 +86,7 @@ def test_without_comments_it_is_no_help(accounted: Any, folder: Path) -> None:
 
 
 def test_as_many_jobs_as_a_user_may_have(accounted: Any, folder: Path) -> None:
-    """What fits goes in; then Slurm is left alone, and a trial is no obstacle."""
+    """Jobs below the limit are submitted, then submissions back off; the preflight still passes."""
     with accounted.config.open("a") as file:
         file.write("AccountingStorageEnforce=associations,limits\n")
     accounted.kill("slurmctld")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout with a tracked module, ignored data, an untracked file, and a store inside."""
+    """Return a checkout with a tracked module, ignored data, an untracked file and a store."""
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)
     root = tmp_path / "project"
@@ -199,7 +199,7 @@ def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
     _, made = _make(tmp_path / "plain")
     assert made == snapshot.CodeCopy(None, "not in a git checkout", in_checkout=False)
     _, made = _make(tmp_path / "plain", file=str(checkout / "run.sh"))
-    assert made.snapshot is not None  # the recipe's own file lies in one
+    assert made.snapshot is not None  # the recipe's file is in a checkout
     assert made.snapshot.cwd == str(tmp_path / "plain")
     monkeypatch.setattr(checkouts, "ALL_BYTES", 10)
     _, made = _make(checkout)
@@ -210,7 +210,7 @@ def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
 def test_what_git_does_not_say_in_time_does_not_pass_for_nothing(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither is a copy without the code kept, nor a checkout called clean."""
+    """No copy without the code is kept, and the checkout does not count as clean."""
     store, made = _make(checkout)
     assert made.snapshot is not None
     slow = tmp_path / "bin" / "git"
@@ -249,7 +249,7 @@ def test_many_extract_at_once(checkout: Path, tmp_path: Path) -> None:
     copy: Any = made.snapshot
     assert copy is not None
     folder = Path(snapshot.extract(store, copy, str(tmp_path / "home")))
-    folder.rename(f"{folder}.part")  # killed
+    folder.rename(f"{folder}.part")  # as after a kill
     seen: list[str] = []
     threads = [
         threading.Thread(
@@ -272,7 +272,7 @@ def test_a_damaged_archive_is_reported(
 ) -> None:
     store, made = _make(checkout)
     assert made.snapshot is not None
-    if damage is None:  # whole, but another's
+    if damage is None:  # complete, but of other code
         (checkout / "new.py").write_text("other = True\n")
         _, other = _make(checkout)
         damage = store.read(other.snapshot.archive)
@@ -290,7 +290,7 @@ def test_imports_move_to_the_copy(checkout: Path, tmp_path: Path) -> None:
     moved = bootstrap.move(str(checkout), top)
     assert moved(str(checkout)) == top
     assert moved(str(checkout / "package")) == f"{top}/package"
-    assert moved(str(site)) == str(site)  # it is only linked: an environment stays where it is
+    assert moved(str(site)) == str(site)  # an environment is only linked
     assert moved(f"{checkout}-else") == f"{checkout}-else"
     assert moved("/nowhere") == "/nowhere"
     assert moved("") == ""

@@ -1,5 +1,5 @@
-"""Nothing that another user's sweep says is executed, and no secret leaves, by any verb or any tool
-of agents, unless the user agrees.
+"""Unless the user agrees, no verb and no tool of agents executes anything that another user's sweep
+names, or sends a secret.
 
 The sweep was recorded from another home. Wherever its documents can name a command, a program, a
 file, an address or a variable, they name a canary: a command that creates a file, a loopback port
@@ -55,11 +55,11 @@ metric: {name: loss, goal: minimize, at: last}
 launch: {backend: local}
 """
 SECONDS = 20.0
-"""How long a verb may take; one that follows a sweep, or serves, is ended then."""
+"""Seconds that a verb may take. Verbs that follow or serve are then ended."""
 ENDLESS = {"logs": {"--follow"}, "status": {"--follow"}, "watch": {"", "--plain", "--until-ended"}}
-"""Verbs that go on and on by themselves, with these flags. They get two seconds."""
+"""Verbs that never end with these flags. They get two seconds."""
 OTHERS = {"--trust", "--help"}
-"""Flags that are not tried: one is the consent."""
+"""Flags that are not tried: `--trust` is the consent."""
 WORDS = {
     "grid": ["grid.yaml"],
     "query": ["select * from runs"],
@@ -75,7 +75,7 @@ WORDS = {
     "sweep": [NAME],
     "sweeps": [NAME],
 }
-"""The words for positional arguments, by their names; for others, the sweep's name."""
+"""The values of positional arguments, by name. Others get the sweep's name."""
 MORE = {
     "export": ["--out", "out.csv", "--format", "csv"],
     "doctor": ["--grid", "grid.yaml", "--backend", "local"],
@@ -103,7 +103,7 @@ class Canaries:
                 with connection:
                     connection.settimeout(1.0)
                     heard = b""
-                    with suppress(OSError):  # as a mail server that wants a login would begin
+                    with suppress(OSError):  # greet like a mail server that wants a login
                         connection.sendall(b"220 canary\r\n")
                         heard = connection.recv(65_536)
                     self.heard.append(heard)
@@ -112,11 +112,11 @@ class Canaries:
         self._server.close()
 
     def touch(self, name: str) -> list[str]:
-        """Return a command that shows that it was executed."""
+        """Return a command that leaves a trace when it is executed."""
         return ["touch", str(self.folder / name)]
 
     def program(self, name: str) -> str:
-        """Return a program that shows that it was executed."""
+        """Return a program that leaves a trace when it is executed."""
         path = self.folder.with_name(f"{self.folder.name}-{name}")
         path.write_text(f"#!/bin/sh\ntouch {self.folder / name}\nexec false\n")
         path.chmod(0o755)
@@ -136,7 +136,7 @@ def canaries(tmp_path: Path) -> Iterator[Canaries]:
 
 @pytest.fixture
 def template(tmp_path: Path, canaries: Canaries, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the user's grid and the store with the other user's sweep."""
+    """Return a folder with the user's grid and a store with the other user's sweep."""
     top = tmp_path / "template"
     top.mkdir()
     (top / "grid.yaml").write_text(GRID)
@@ -215,11 +215,11 @@ def _attack(folder: Path, canaries: Canaries, tmp_path: Path) -> None:
         messages.put(sweep, Message(f"{kind}-1", kind, "text", "2026-11-21T01:02:04Z"))
     allowance.reserve(
         SweepFolder(store, NAME), [run["id"] for run in plan["runs"]], {}
-    )  # "an agent's"
+    )  # as an agent does
 
 
 def _arguments(verb: str) -> list[list[str]]:
-    """Return the command lines of a verb to try: plain, and with each flag."""
+    """Return the command lines of a verb to try: without a flag, and with each flag."""
     if verb == "engine":  # it parses its own command line
         return [[verb, *MORE[verb]]]
     parser = argparse.ArgumentParser()
@@ -238,14 +238,14 @@ def _arguments(verb: str) -> list[list[str]]:
 def _environment(tmp_path: Path, folder: Path, canaries: Canaries) -> dict[str, str]:
     secrets = {**SECRETS, "A_SLACK": f"http://{canaries.address}/slack"}
     place = {"SWEEPER_HOME": str(folder / "home"), "SWEEPER_ROOT": str(folder / "root")}
-    # The user's own service, which does not answer: port 9 of this machine.
+    # The user's service, which does not answer: port 9 of this machine.
     nothing = "http://127.0.0.1:9"
     return {**os.environ, **secrets, **place, "TINKER_BASE_URL": nothing, "HF_ENDPOINT": nothing}
 
 
 def _run(line: list[str], folder: Path, environment: dict[str, str]) -> tuple[int | None, str]:
-    """Run a verb as a user does, without a terminal. Returns its exit code (None: it was ended)
-    and what it printed."""
+    """Run a verb as a user would, without a terminal. Return its exit code (None if it was
+    ended) and its output."""
     endless = ENDLESS.get(line[0], set()) & {line[-1], "" if line[-1] == NAME else line[-1]}
     output = folder / "printed"
     with output.open("wb") as printed:
@@ -317,8 +317,8 @@ GIVEN: dict[str, object] = {
     "busy_seconds": 0.0,
     "place": "hub",
 }
-"""The arguments of tools, by their names; others keep their defaults. No session is begun: it would
-be the user's own."""
+"""The arguments of tools, by name. Others keep their defaults. No session is started, since it would
+belong to the user."""
 
 
 def test_no_tool_of_agents_executes_it_or_gives_it_a_secret(
@@ -343,6 +343,6 @@ def test_no_tool_of_agents_executes_it_or_gives_it_a_secret(
 
     answers = asyncio.run(drive())
     text = "\n".join(str(answer) for answer in answers)
-    assert "add --trust" in text  # a launch and a retry come so far
+    assert "add --trust" in text  # a launch and a retry ask for consent
     assert not [secret for secret in SECRETS.values() if secret in text]
     assert canaries.touched() == []

@@ -1,4 +1,4 @@
-"""Sweeps on a real sshd: killed launchers, lost connections, hosts that lose their power."""
+"""Sweeps on a real sshd: killed launchers, lost connections, hosts that lose power."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def attempts(shell: Any) -> Counter[str]:
 
 
 def running(shell: Any) -> int:
-    """Return how many programs of runs are alive."""
+    """Return the number of live programs of runs."""
     ledger, count = str(shell.ledger), 0
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -65,7 +65,7 @@ def test_killed_launchers_and_a_lost_connection_do_no_harm(shell: Any, ssh_hosts
     first.communicate()
     second = shell.start("launch", "grid.yaml", "--wait")
     with ssh_hosts.unplugged("a"):
-        shell.until(lambda: len(steps(shell)) == 36)  # the runs go on
+        shell.until(lambda: len(steps(shell)) == 36)  # the runs continue
         time.sleep(2)
     output, errors = second.communicate(timeout=240)
     assert second.returncode == 0, output + errors
@@ -87,7 +87,7 @@ def test_a_host_that_is_switched_off_loses_and_doubles_no_run(shell: Any, ssh_ho
     assert set(shell.executed().values()) == {1}
     again = {run for run, count in attempts(shell).items() if count > 1}
     assert len(again) == 3 and set(attempts(shell).values()) == {1, 2}
-    for run in again:  # the step that was cut off may be repeated, no other
+    for run in again:  # only the interrupted step may be repeated
         assert sum(steps(shell)[run, str(step)] for step in range(6)) <= 7
 
 
@@ -129,11 +129,11 @@ def test_records_of_finished_jobs_are_removed_here_and_on_their_hosts(
     assert left() == (0, 0)
     assert not list(records.glob("*/*/"))  # no folder of the sweep is left on a host
     assert "record of a job on" not in shell.run(*gc)
-    shell.run("show", "toys/x=1")  # which needs none of them
+    shell.run("show", "toys/x=1")  # it needs no folder on a host
 
 
 class Elsewhere:
-    """The hosts as machines that share no files with this one, for the fixture `elsewhere`."""
+    """The hosts as machines without shared files, for the fixture `elsewhere`."""
 
     def __init__(self, hosts: Any) -> None:
         self.hosts = hosts

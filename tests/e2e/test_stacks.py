@@ -44,7 +44,7 @@ Start = Callable[..., None]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Launch a grid, wait until its runs have begun, and cancel them at the end."""
+    """Yield a function that launches a grid and waits for its runs. Cancel them at the end."""
 
     def launch(begun: str, **grid: Any) -> None:
         path = tmp_path / "grid.yaml"
@@ -61,7 +61,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_the_stacks_of_a_recipes_threads(tmp_path: Path, start: Start, warm: bool) -> None:
     (tmp_path / "stuck.py").write_text(RECIPE)
     start("begun", recipe="stuck.py", grid={"lr": [1]}, launch={"warm": warm})
-    for _ in range(2):  # it goes on, so the same can be asked again
+    for _ in range(2):  # the run continues, so its stacks can be shown again
         output = Typed(tmp_path).run("logs", "stuck/lr=1", "--stacks")
         assert "in sleeps_for_ever" in output and "in waits_for_a_lock" in output
     both = Typed(tmp_path).json("logs", "stuck", "--stacks")

@@ -1,4 +1,4 @@
-"""Cancel, retry, a smoke run and the kept code, as typed, with real jobs."""
+"""Cancel, retry, smoke runs and stored code, with real jobs."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def _left(shell: Shell) -> list[Path]:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["launcher", "alone"])
 def test_cancel(shell: Shell, killed: bool) -> None:
-    """With a launcher at work, and without one."""
+    """With and without a running launcher."""
     launcher = shell.start("launch", "grid.yaml", "seconds=60", "--wait")
     shell.until(lambda: len(shell.executed()) >= 2)
     if killed:
@@ -43,7 +43,7 @@ def test_cancel(shell: Shell, killed: bool) -> None:
     before = shell.executed()
     assert "3 cancelled" in shell.run("cancel", "toys", "lr=0.1*")
     assert shell.executed() == before
-    shell.run("launch", "grid.yaml", "seconds=60", "--wait", code=3)  # cancelled is cancelled
+    shell.run("launch", "grid.yaml", "seconds=60", "--wait", code=3)  # they stay cancelled
     assert shell.executed() == before
 
 
@@ -145,7 +145,7 @@ def test_a_secret_in_the_grid_is_refused(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_a_sweep_is_paused_widened_stopped_and_resumed(shell: Shell) -> None:
-    """While its launcher is at work: none of that stops a run, or starts one twice."""
+    """While its launcher is running. None of this stops a run or starts one twice."""
     shell.hold.touch()
     launcher = shell.start("launch", "grid.yaml", "--wait")
     shell.until(lambda: len(shell.executed()) >= 2)
@@ -154,7 +154,7 @@ def test_a_sweep_is_paused_widened_stopped_and_resumed(shell: Shell) -> None:
     )
     shell.hold.unlink()
     shell.until_states({"succeeded": 2, "planned": 4})
-    # The launcher says so in its next round.
+    # The launcher records this in its next round.
     shell.until(lambda: "held: paused by " in shell.run("status", "toys", code=4))
     assert launcher.poll() is None
     shell.hold.touch()
@@ -176,5 +176,5 @@ def test_a_sweep_is_paused_widened_stopped_and_resumed(shell: Shell) -> None:
     shell.until_states({"succeeded": 9})
     assert set(shell.executed().values()) == {1}
     shell.until(lambda: not _left(shell))
-    # Its launcher is about to end; until then the sweep is its own, and not paused.
+    # Until its launcher ends, the sweep belongs to it and is not paused.
     shell.until(lambda: "nothing is left to do" in shell.run("resume", "toys"))

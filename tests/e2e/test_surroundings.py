@@ -14,7 +14,7 @@ NOT_UTF8 = b"b\xff"
 
 @pytest.fixture
 def swept(tmp_path: Path) -> Path:
-    """A folder with a grid `g.yaml` and its sweep, launched with all standard streams closed."""
+    """Return a folder with `g.yaml` and its sweep, launched with all standard streams closed."""
     (tmp_path / "g.yaml").write_text(
         "command: [cp, metrics, '{log_path}/metrics.jsonl']\n"
         "grid: {lr: [1, 2]}\n"
@@ -40,7 +40,7 @@ def sweeper(
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&- <&-"])
 def test_closed_streams_change_nothing(swept: Path, streams: str) -> None:
-    """A daemon, or a job of cron, has closed them."""
+    """Daemons and cron jobs have closed streams."""
     for arguments in (
         ("launch", "g.yaml", "--wait"),
         ("plan", "g.yaml"),
@@ -52,7 +52,7 @@ def test_closed_streams_change_nothing(swept: Path, streams: str) -> None:
     ):
         usual, done = sweeper(swept, *arguments), sweeper(swept, *arguments, streams=streams)
         assert (done.returncode, usual.returncode) == (0, 0), (arguments, usual.stderr)
-        if arguments[0] != "launch":  # which has nothing to start the second time
+        if arguments[0] != "launch":  # the second launch starts nothing
             assert done.stdout == ("" if streams.startswith(">") else usual.stdout)
     assert sweeper(swept, "show", "g/no-such-run", streams=streams).returncode == 5
 

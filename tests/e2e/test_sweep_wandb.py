@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 Records = Callable[[Path], list[dict[str, Any]]]
 
 BARE = "wandb.init()"
-"""A program that knows nothing of where it is logged to."""
+"""A program that leaves all settings of W&B to the environment."""
 LIKE_COOKBOOK = (
     "wandb.init(project=config.wandb_project, name=config.wandb_name, dir=config.log_path,"
     " config={'lr': config.lr, 'log_path': config.log_path}) if config.wandb_project else 0"
@@ -103,7 +103,7 @@ def test_both_attempts_of_a_run_are_one_run_there(tmp_path: Path, wandb_records:
             ours = {"sweep": "tracked", "run": run.id, "cell": run.cell, "seed": 0}
             assert config["sweeper"] == ours
             assert sorted(_steps(records)) == [3 * attempt - 3, 3 * attempt - 2, 3 * attempt - 1]
-    # What is recorded offline has no address yet, and the key is on record nowhere.
+    # Offline runs have no address yet, and the key is recorded nowhere.
     shown = typed.json("show", f"tracked/{runs[0].name}")
     assert shown["wandb"] is None
     text = b"".join(p.read_bytes() for p in (tmp_path / "sweeps").rglob("*") if p.is_file())

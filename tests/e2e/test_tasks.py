@@ -1,4 +1,4 @@
-"""`sweeper doctor tasks`: each mistake of a task's folder is a line with its place."""
+"""`sweeper doctor tasks`: each mistake in a task's folder is one line with its place."""
 
 import json
 import os
@@ -63,7 +63,7 @@ timeout_sec = %s
 
 ONE = {f"steps/one/{path}": GOOD[path] for path in ("instruction.md", "solution/solve.sh")}
 
-# What is changed, and the line that is told. `None` takes a file away.
+# Changed files, and the expected line. `None` removes a file.
 BROKEN = {
     "no task.toml": ({"task.toml": None}, "task.toml: no such file"),
     "no TOML": ({"task.toml": "a = 1\nb = ["}, "task.toml:2:1: not TOML: Invalid value"),
@@ -153,7 +153,7 @@ BROKEN = {
     ),
     "a link outside": ({"tests/link": "-> /etc/passwd"}, "tests/link: is a link to a path"),
 }
-# Those that show only when they are tried.
+# Mistakes that only a trial finds.
 FAILING = {
     "the build fails": (
         {"environment/Dockerfile": "FROM x\nRUN echo broken; exit 3\n"},
@@ -235,7 +235,7 @@ def test_what_is_read_has_each_field():
 
 @needs_bubblewrap
 def test_tasks_are_tried(tmp_path):
-    """Mistakes of one task do not keep the others from being tried."""
+    """Mistakes in one task do not prevent the trials of others."""
     write(tmp_path / "good", {}, "good")
     for number, (changed, _) in enumerate(FAILING.values()):
         write(tmp_path / f"task{number}", changed, f"n{number}")
@@ -264,7 +264,7 @@ def test_a_task_of_several_steps(tmp_path):
     files |= {"steps/two/workdir/setup.sh": "#!/bin/bash\ntest -e one\n"}
     files |= dict.fromkeys(("instruction.md", "solution/solve.sh", "tests/test.sh"))
     report = check_tasks(str(write(tmp_path / "task", files)), "bubblewrap")
-    # Nothing done: 0.5 of the first step is enough for the second to come, whose setup fails then.
+    # Without commands, the first step earns 0.5. That is enough for the second, whose setup fails.
     assert report.mistakes == (f"{tmp_path}/task/steps/two/workdir: fails (exit code 1)",)
     assert report.tried[0].solved == 1.0
 
@@ -278,7 +278,7 @@ def test_the_tasks_that_come_with_it_can_be_done(folder, count):
 
 
 def test_a_plan_says_what_this_machine_lacks(tmp_path, monkeypatch):
-    """At the recipe, and only where the runs execute here."""
+    """For the recipe, and only if the runs execute on this machine."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "toy.py").write_text(
         "import chz\n"
@@ -333,7 +333,7 @@ def git(folder, *words):
 
 
 def test_tasks_by_a_registry(tmp_path):
-    """Of a checkout: those that the data set has at its commit, in Harbor's form and the older."""
+    """From a checkout, at the data set's commit, in Harbor's format and the older one."""
     for name in ("one", "two", "three"):
         write(tmp_path / "sets" / "a" / name, {}, name)
     git(tmp_path, "init", "-q")
@@ -402,7 +402,7 @@ OLDER = {
 
 @pytest.mark.parametrize("kind", [pytest.param("bubblewrap", marks=needs_bubblewrap), "process"])
 def test_a_task_in_the_older_format(tmp_path, kind):
-    """Beside tasks of the present format, which it does not disturb."""
+    """It works next to tasks in the present format."""
     older = tmp_path / "older"
     for path, text in OLDER.items():
         (older / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Whoever is killed during episodes, no process, mount or folder of an environment stays."""
+"""After a kill during episodes, no process, mount or folder of an environment remains."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 TASKS = Path(__file__).parents[2] / "grids" / "terminal"
 DAEMONS = "RUN setsid sleep 1000 & sleep 1000 & sleep 0.2\n"
-"""What each episode leaves at work from its beginning."""
+"""Background processes that each episode starts."""
 GRID = {
     "name": "killed",
     "recipe": "terminal",
@@ -44,7 +44,7 @@ GRID = {
 
 @pytest.fixture
 def at_work(recipes, tmp_path):
-    """Launch the sweep, wait until its environments are at work, and return its launcher."""
+    """Yield a function that launches the sweep and waits until its environments are running."""
     shell, begun = shells.Shell(tmp_path, "local"), []
     shell.environment |= {"TINKER_API_KEY": recipes.key}
 
@@ -96,7 +96,7 @@ def daemons(folder):
 
 
 def victim(who, launcher, folder):
-    """Return the pid to be killed."""
+    """Return the pid to kill."""
     victims = {"launcher": launcher.pid}
     for process in jobs(folder):
         if "run" in process.cmdline():
@@ -121,16 +121,16 @@ def mounts():
 def test_nothing_of_an_environment_stays(at_work, tmp_path, who, environment):
     """If only the launcher is killed, the run continues to its end."""
     before = mounts()
-    # What is killed has far from ended by then, however late that is.
+    # The killed process would run for much longer, even if the kill comes late.
     launcher = at_work(environment, steps=4 if who == "launcher" else 200)
     pids = {pid for job in jobs(tmp_path) for pid in (job.pid, *below(job.pid))}
     inside = daemons(tmp_path)
     os.kill(victim(who, launcher, tmp_path), signal.SIGKILL)
     shells.Shell.until(lambda: not any(map(began, [*pids, *inside])))
     shells.Shell.until(lambda: not jobs(tmp_path))
-    # An environment that was begun since is not among those: it is tidied up as well.
+    # Environments that started since then are removed too.
     shells.Shell.until(lambda: not list((tmp_path / "tmp").glob("sweeper-task-*")))
-    # Tests beside this one mount what is theirs. An overlay names the folders that it is made of.
+    # Parallel tests have mounts too. The entry of an overlay names its folders.
     assert not [line for line in mounts() - before if str(tmp_path) in line]
     launcher.wait(120)
     events = {path.name for path in (tmp_path / "sweeps" / "killed" / "state").rglob("*.json")}

@@ -40,7 +40,7 @@ print(json.dumps({"config": one.config, "trackio": rows, "tensorboard": scalars}
 
 
 def read_back(database: Path, project: str, run: str, log_path: Path) -> dict[str, Any]:
-    """Return what both readers have of a run."""
+    """Return a run's data from both readers."""
     done = subprocess.run(
         [PYTHON, "-c", READ, project, run, log_path / "tensorboard" / run],
         env={**os.environ, "TRACKIO_DIR": str(database), "HF_HUB_OFFLINE": "1"},

@@ -1,4 +1,4 @@
-"""`sweeper watch` by its keys and its screen, with Textual's own pilot."""
+"""Keys and screens of `sweeper watch`, with Textual's own pilot."""
 
 import asyncio
 import itertools
@@ -36,7 +36,7 @@ VIEW = SweepView("demo", RUNS, metric="test/nll", axes=("learning_rate",), launc
 
 
 class Driven:
-    """The app at work: `press` keys, and `see` what is on its screen."""
+    """The running app: `press` keys, and `see` its screen."""
 
     def __init__(self, app: WatchApp, pilot: Any) -> None:
         self.app, self.pilot = app, pilot
@@ -70,7 +70,7 @@ class Driven:
 
 @pytest.fixture
 def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WatchApp]:
-    """A function that runs the app on a view while a script presses its keys."""
+    """Return a function that runs the app on a view while a script presses its keys."""
 
     def data(reader: Any) -> Any:
         page = PageData(reader, "/somewhere", {"test/nll": STEPS, "lr": STEPS}, LOG)
@@ -137,7 +137,7 @@ def test_the_list_by_its_keys(drive: Any, monkeypatch: pytest.MonkeyPatch) -> No
             ),
             keys=("slash", *"seed=1", "enter"),
         )
-        await on.until(  # a filter may have any letter
+        await on.until(  # a filter may contain letters that are keys
             lambda lines: len([line for line in lines[3:-2] if line]) == 4,
             keys=("slash", *"q?", "escape", "escape"),
         )
@@ -164,7 +164,7 @@ def test_a_page_shows_its_panels(drive: Any) -> None:
         assert "logarithmic" not in "\n".join(lines)
         await on.see("logarithmic", "\n  0.01", "\n     1", keys="l")
         await on.see("\nlr  0.0001", keys=("l", "right"))
-        on.app.simulate_key("3")  # quicker than what they lead to
+        on.app.simulate_key("3")  # faster than the app reacts
         on.app.simulate_key("1")
         await on.see("learning_rate: 0.001", keys="2")
         await on.pilot.click("Tab#--content-tab-panel-3")
@@ -174,7 +174,7 @@ def test_a_page_shows_its_panels(drive: Any) -> None:
         await on.see("assistant: 5 [/bold]", keys=("tab",))
         await on.until(lambda lines: lines[0].startswith("lr=1e-3,seed=1  running"), keys="n")
         await on.see("cannot start again lr=1e-3,seed=1: the state is running", keys="r")
-        await on.until(  # the cursor went along
+        await on.until(  # the cursor followed the run
             lambda lines: lines[5].startswith(">   seed=1"), keys=("escape",)
         )
 
@@ -259,20 +259,20 @@ def test_only_what_has_changed_is_drawn(drive: Any) -> None:
     async def script(on: Driven) -> None:
         runs, drawn = on.app.sweep_screen.list, -1
         deadline = time.monotonic() + 90
-        while runs.drawn != drawn:  # nothing happens, nothing is drawn
+        while runs.drawn != drawn:  # until nothing more is drawn
             assert time.monotonic() < deadline
             drawn = runs.drawn
             await on.pilot.pause(0.2)
         views.append(VIEW._replace(runs=(*RUNS[:3], RUNS[3]._replace(step=1.0))))
         await on.until(lambda _: runs.drawn > drawn)
         await on.pilot.pause(0.2)
-        assert runs.drawn <= drawn + 2  # it, and its group
+        assert runs.drawn <= drawn + 2  # the run and its group
 
     drive(script, views=views, every=0.02)
 
 
 class Undrawable(str):
-    """A text that a bug keeps from being drawn."""
+    """A text that cannot be drawn because of a bug."""
 
     def __format__(self, form: str) -> str:
         raise ZeroDivisionError("x")

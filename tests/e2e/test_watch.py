@@ -1,4 +1,4 @@
-"""`sweeper watch` in a real terminal, by its keys and its screen."""
+"""Keys and screens of `sweeper watch` in a real terminal."""
 
 import asyncio
 import subprocess
@@ -25,7 +25,7 @@ TIME = 120.0
 def open_terminal(
     tmp_path: Path, tmux_socket: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    """A function that opens a terminal of some size in the test's folder, with `demo.yaml`."""
+    """Yield a function that opens a terminal in the test's folder, with `demo.yaml`."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWEEPER_TMUX_SOCKET", tmux_socket)
     support.write_grid(tmp_path, seconds=1.5)
@@ -39,14 +39,14 @@ def open_terminal(
     for terminal in opened:
         terminal.close()
     subprocess.run(["tmux", "-L", tmux_socket, "kill-server"], capture_output=True, check=False)
-    for process in psutil.process_iter():  # workers outlive it, and some recipes here wait long
+    for process in psutil.process_iter():  # workers outlive tmux, and some recipes here wait long
         with suppress(psutil.Error):
             if any(str(tmp_path) in word for word in process.cmdline()):
                 process.kill()
 
 
 class Sweep:
-    """What is on record of the sweep."""
+    """The records of the sweep."""
 
     def __init__(self, folder: Path, name: str = "demo") -> None:
         self.folder = SweepFolder(LocalStore(str(folder / "sweeps")), name)
@@ -65,12 +65,12 @@ def sweeper(folder: Path, *arguments: str, code: int = 0) -> str:
 
 
 def test_filter_open_cancel_retry_and_jump(open_terminal: Any, tmp_path: Path) -> None:
-    # The run that is cancelled in the end trains for two minutes.
+    # The run that is finally cancelled trains for two minutes.
     assert "sweeper watch demo" in sweeper(tmp_path, "launch", "demo.yaml", "seconds=3")
     terminal, sweep = open_terminal(), Sweep(tmp_path)
     terminal.type("sweeper watch demo")
     screen = terminal.wait("running", "failed", "waiting", "by rate limit", seconds=TIME)
-    assert "stalled" not in screen  # a quota is a wait
+    assert "stalled" not in screen  # a wait for a quota is no stall
     terminal.press("/")
     terminal.tmux("send-keys", "-l", "lr=0.03 fails seed=1")
     terminal.press("Enter")
@@ -98,9 +98,9 @@ def test_filter_open_cancel_retry_and_jump(open_terminal: Any, tmp_path: Path) -
     terminal.press("Enter")
     terminal.wait("[lr=0.01 trains seed=0]", "/ filter", gone="fails")
     terminal.press("Down", "Enter")
-    terminal.wait("test/nll", "x ", "best, lr=")  # beside its own curve the best run's
+    terminal.wait("test/nll", "x ", "best, lr=")  # the best run's curve beside its own
     terminal.press("3")
-    terminal.wait("[bold]loss[/bold]", " red")  # a log is data
+    terminal.wait("[bold]loss[/bold]", " red")  # markup in a log is not interpreted
     terminal.press("Escape")
     terminal.wait("/ filter")
     terminal.press("c")
@@ -110,7 +110,7 @@ def test_filter_open_cancel_retry_and_jump(open_terminal: Any, tmp_path: Path) -
     terminal.press("c", "y")
     support.wait_until(lambda: sweep[trains].state is State.CANCELLED, terminal.screen, TIME)
     terminal.wait("1 cancelled")
-    terminal.press("t")  # in no tmux: becomes a client that shows the pane
+    terminal.press("t")  # outside tmux: becomes a client that shows the pane
     terminal.wait("sweeper: cancelled", gone="/ filter")
     terminal.press("C-b", "d")
     terminal.wait("/ filter", "1 cancelled")
@@ -168,7 +168,7 @@ def test_launch_wait_shows_the_view_until_the_sweep_has_ended(
     terminal.wait("short 8 runs", "/ filter")
     screen = terminal.wait("code 0", gone="/ filter", seconds=TIME)
     assert "8/8 succeeded" in screen
-    terminal.type("stty -a | grep -c ' echo '")  # the terminal is as it was
+    terminal.type("stty -a | grep -c ' echo '")  # echo is on again
     terminal.wait("\n1\n")
 
 

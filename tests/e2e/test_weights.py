@@ -113,7 +113,7 @@ def served(taught: Run, printed: Path, *, kill: bool = False, **more: str) -> It
 
 @pytest.fixture(scope="module")
 def endpoint(taught: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an endpoint of the best run, whose key is `k`."""
+    """Yield the address of an endpoint of the best run. Its key is `k`."""
     printed = tmp_path_factory.mktemp("endpoint") / "out"
     with served(taught, printed, SWEEPER_ENDPOINT_KEY="k") as address:
         yield address

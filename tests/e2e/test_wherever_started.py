@@ -18,7 +18,7 @@ IN_TMUX = "tests/contract/test_tmux.py::test_a_window_that_ended_is_started_agai
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A temporary folder whose path is short: that of a socket has 107 bytes."""
+    """Yield a temporary folder with a short path: that of a socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="swi-") as made:
         yield Path(made)
 
@@ -33,7 +33,7 @@ def test_with_signals_ignored_another_umask_and_no_home(folder: Path) -> None:
     environment = os.environ | {"HOME": "/proc", "SWEEPER_ROOT": "/proc/no", "SWEEPER_HOME": "/no"}
     environment |= {"TMPDIR": str(folder), "TMUX_TMPDIR": str(folder)}
     for name in [name for name in environment if name.startswith("PYTEST_XDIST")]:
-        del environment[name]  # the inner pytest is no worker of the one that runs this
+        del environment[name]  # the inner pytest is not a worker of the outer one
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", INTERRUPTED, IN_TMUX],
         cwd=ROOT,
@@ -46,5 +46,5 @@ def test_with_signals_ignored_another_umask_and_no_home(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout or "1 passed, 1 skipped" in done.stdout  # without tmux
-    # Sockets of its servers would stay there, and the folder that stood in for its home.
+    # No sockets of servers remain, and no folder that replaced the home.
     assert [path.name for path in folder.iterdir() if not path.name.startswith("pytest-")] == []

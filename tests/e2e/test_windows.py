@@ -1,4 +1,4 @@
-"""A sweep in tmux, as its user sees it and meddles with it."""
+"""A sweep in tmux, as its user sees and changes it."""
 
 import re
 import subprocess
@@ -27,7 +27,7 @@ launch: {{backend: tmux, max_parallel: 6, retries: 0, window: "x={{x}}"}}
 
 
 class Shell(Typed):
-    """`sweeper` and `tmux` as typed in a folder."""
+    """`sweeper` and `tmux` in a folder."""
 
     def __init__(self, folder: Path, socket: str) -> None:
         super().__init__(folder)
@@ -51,7 +51,7 @@ class Shell(Typed):
         return done.stdout.splitlines()
 
     def panes(self) -> dict[str, str]:
-        """Return each run's window and border text; of other panes the window alone."""
+        """Return each run's window and border text. Other panes have only the window."""
         form = "#{@sweeper_title}\t#{window_name}#{T:pane-border-format}"
         listed = self.tmux("list-panes", "-s", "-t", "s", "-F", form)
         return dict(re.sub(r"#\[[a-z=]*\]", "", line).split("\t") for line in listed)
@@ -78,20 +78,20 @@ def _ended_panes(window: str, listed: Iterable[str]) -> list[int]:
 
 
 def test_an_unattended_view_ends_with_its_sweep(shell: Shell) -> None:
-    """Its window stays, with what it showed last; a process is there no more."""
+    """Its window stays with its last screen, but without a process."""
     launcher = shell.launch("x=0", "y=1", "--wait")
     output, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output
     listed = ("list-panes", "-s", "-F", "#{window_name} #{pane_pid} #{pane_dead}")
-    # Its exit status is not asked: before 3.5 tmux may miss it, and leaves a zombie for a while.
+    # Do not check the exit status: before 3.5 tmux may miss it and leave a zombie for a while.
     ended: list[int] = []
     until(lambda: ended.extend(_ended_panes("sweep", shell.tmux(*listed))) or ended)
-    until(lambda: not began(ended[0]))  # tmux may say so before the process is gone
+    until(lambda: not began(ended[0]))  # tmux may report it before the process has ended
     assert "1 succeeded" in "\n".join(shell.tmux("capture-pane", "-p", "-t", "s:sweep"))
 
 
 def test_a_launch_while_the_launcher_before_is_still_leaving(shell: Shell) -> None:
-    """Its window is still taken by a program that will start nothing any more."""
+    """Its window still runs a program, which starts nothing more."""
     from sweeper.backends.tmux.server import TmuxServer
 
     folder = str(shell.folder / "sweeps" / "s")
@@ -134,9 +134,9 @@ def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
     until(lambda: len(shell.executed()) == 6)
     begin, sent = shell.folder / "begin", shell.folder / "sent"
     attach = f"until [ -e {begin} ]; do sleep 0.1; done; exec {SWEEPER} attach s"
-    terminal = Terminal(shell, 80, 24, "sh", "-c", attach)  # so inside another tmux
+    terminal = Terminal(shell, 80, 24, "sh", "-c", attach)  # inside another tmux
     try:
-        # What is said first is to be seen for 4 s only: all that the terminal is sent is kept.
+        # The first message is visible for only 4 s, so all output to the terminal is recorded.
         sent.touch()
         terminal.run("pipe-pane", f"cat >>{sent}")
         begin.touch()
@@ -148,7 +148,7 @@ def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
         output, _ = launcher.communicate(timeout=120)
         assert launcher.returncode == 3, output
         until(lambda: "3/6 succeeded, 3 failed" in terminal.screen().splitlines()[-1])
-        # Workers print their last line, and end, after their outcome is on record.
+        # Workers print their last line and end after they have recorded their outcome.
         until(lambda: terminal.screen().count("! x=3,y=") == 3)
         until(lambda: terminal.screen().count("(failed (error))") == 3)
         until(lambda: terminal.screen().count("sweeper: failed (error) after") == 3)
@@ -156,7 +156,7 @@ def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
         listed = ("list-windows", "-t", "s", "-F", "#{T:window-status-format}")
         signs = ["x=0 [+++]", "x=3 [!!!]"]
         until(lambda: [line.strip() for line in shell.tmux(*listed)][-2:] == signs)
-        terminal.run("resize-window", "-x", "30", "-y", "9")  # nothing breaks, nothing is lost
+        terminal.run("resize-window", "-x", "30", "-y", "9")  # no pane is lost
         until(lambda: terminal.screen().count("3,y=") == 3)
         terminal.run("resize-window", "-x", "120", "-y", "40")
         until(lambda: terminal.screen().count("sweeper: failed (error) after") == 3)
@@ -243,13 +243,13 @@ def test_attach_from_a_window_of_the_same_server(shell: Shell) -> None:
     subprocess.run(command, cwd=shell.folder, env=environment, check=True)
     attach = ["env", "-u", "TMUX", "tmux", "-L", shell.socket, "attach", "-t", "mine"]
     terminal = Terminal(shell, 100, 30, *attach)
-    # The server has only what programs need of anybody's environment.
+    # The server's environment has only variables that all programs need.
     typed = f"SWEEPER_HOME={shell.environment['SWEEPER_HOME']} {SWEEPER} attach s"
     try:
         clients = ["list-clients", "-F", "#{client_session}"]
         until(lambda: shell.tmux(*clients) == ["mine"])
         shell.tmux("send-keys", "-t", "mine", f"cd {shell.folder}; TMUX=$TMUX {typed}", "Enter")
         until(lambda: shell.tmux(*clients) == ["s"])
-        assert len(shell.tmux("list-clients")) == 1  # not one inside the other
+        assert len(shell.tmux("list-clients")) == 1  # not nested
     finally:
         terminal.close()

@@ -1,4 +1,4 @@
-"""The worker, for real: a process that runs another, and records how it ended."""
+"""The real worker: a process that runs another one and records how it ended."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_what_the_recipe_gets(bench: Bench) -> None:
     assert environment["SWEEPER_ROOT"] == bench.store.root
     assert environment["SWEEPER_RUN_DIR"] == str(bench.path())
     assert f"run:{bench.id}.1" in environment["TINKER_TAGS"].split(",")
-    # Standard input is empty: whoever asks gets an end of file, and the run an outcome.
+    # Standard input is empty: a program that reads it gets an end of file and fails.
     assert (outcome["state"], outcome["reason"], outcome["code"]) == (State.FAILED, "error", 1)
     assert "to stdout" in bench.log()
     assert "to stderr" in bench.log()
@@ -143,7 +143,7 @@ def test_a_timeout_is_a_failure_with_a_reason(bench: Bench) -> None:
 
 
 def test_a_removed_sweep_is_not_created_again(bench: Bench) -> None:
-    """The recipe is stopped and nothing is written: no one could find its results."""
+    """The recipe is stopped and nothing is written, since the results could not be found."""
     worker = bench.start_waiting(0)
     shutil.rmtree(bench.folder.address)
     code, output = bench.finish(worker)
@@ -155,7 +155,7 @@ def test_a_removed_sweep_is_not_created_again(bench: Bench) -> None:
 def test_a_hangup_is_survived(bench: Bench) -> None:
     worker = bench.start_waiting(143)
     worker.send_signal(signal.SIGHUP)
-    worker.stdout.close()  # and nobody reads the terminal any more
+    worker.stdout.close()  # no process reads the terminal any more
     time.sleep(0.2)
     assert worker.poll() is None
     worker.terminate()
@@ -190,7 +190,7 @@ def test_the_next_attempt_starts_from_the_last_ones_files(bench: Bench) -> None:
     bench.run(CHECKPOINT.format(record={"name": "000010", "state_path": "p"}))
     listing: Callable[[str], str] = lambda name: f"open(sys.argv[1] + '/{name}').read()"  # noqa: E731
     bench.run(f"import sys; print({listing('metrics.jsonl')!s}, end='')", attempt=2)
-    assert bench.log(2) == '{"step": 0, "a": 1}\n'  # the torn line was left behind
+    assert bench.log(2) == '{"step": 0, "a": 1}\n'  # the incomplete line was not copied
     assert (bench.path(2) / "checkpoints.jsonl").exists()
     assert (bench.path(1) / "metrics.jsonl").read_text().endswith('"a"')
 
@@ -239,7 +239,7 @@ def test_a_worker_that_is_killed_takes_its_recipe_with_it(bench: Bench) -> None:
 
 
 def test_no_environment_is_no_run(bench: Bench) -> None:
-    """Never this machine's own instead: it may hold the key of a service that costs money."""
+    """The machine's own environment is no substitute: it may have the key of a paid service."""
     outcome = bench.run("print('ran')", env_file="/nowhere/env.json")
     assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
     assert "/nowhere/env.json" in outcome["detail"]

@@ -1,4 +1,4 @@
-"""The worker where the store is elsewhere, and does not do what it is asked for."""
+"""The worker with a remote store that fails."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ os._exit(code)
 
 @pytest.fixture
 def trouble(tmp_path: Path) -> Path:
-    """A file of words: paths that contain one of them fail in the store."""
+    """Return a file of words. Paths that contain one of them fail in the store."""
     return tmp_path / "trouble"
 
 
@@ -108,7 +108,7 @@ def test_cancelling_what_waits_for_the_store_ends_it(
     bench: Bench, start: Any, trouble: Path, tmp_path: Path
 ) -> None:
     trouble.write_text("plot.png")
-    # Nothing is sent before the recipe has ended: it is not to be what the cancel ends.
+    # With this sync_s, "not synced yet" appears only after the recipe has ended.
     worker = start(PLOT, sync_s=600)
     _wait_for_output(worker, "not synced yet")
     bench.store.create(bench.folder.event(bench.id, 1, Event.CANCEL), b"{}")
@@ -121,7 +121,7 @@ def test_cancelling_what_waits_for_the_store_ends_it(
 
 @pytest.fixture
 def outage(start: Any, trouble: Path) -> subprocess.Popen[bytes]:
-    """A worker that has claimed its attempt, and whose store fails since then."""
+    """Return a worker that has claimed its attempt and whose store has failed since then."""
     trouble.write_text("heartbeats s/runs")
     return start("import sys; open(sys.argv[1] + '/trained', 'w')", 2)
 
@@ -129,7 +129,7 @@ def outage(start: Any, trouble: Path) -> subprocess.Popen[bytes]:
 def test_an_outage_before_the_recipe_starts_is_waited_out(
     bench: Bench, outage: subprocess.Popen[bytes], trouble: Path
 ) -> None:
-    for _ in range(8):  # more than a store that answers gets
+    for _ in range(8):  # more attempts than a store that answers gets
         _wait_for_output(outage, "trying again")
     trouble.unlink()
     bench.finish(outage)

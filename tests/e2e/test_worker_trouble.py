@@ -29,11 +29,11 @@ patience[name] += 60.0
 sys.exit(main.main(arguments))
 """
 UNHURRIED = 60.0
-"""Seconds that a recipe has to stop, which may get no processor for some of them."""
+"""Seconds that a recipe has to stop, since it may wait for a processor."""
 
 
 def _patient(bench: Bench, module: str, name: str, **options: Any) -> "subprocess.Popen[bytes]":
-    """Start a worker whose patience `name` is a minute longer, for a busy machine."""
+    """Start a worker with the limit `name` a minute longer, for a busy machine."""
     command = [
         sys.executable,
         "-P",
@@ -67,7 +67,7 @@ def test_cancelling_and_the_signal_that_hands_it_on(bench: Bench) -> None:
     assert (outcome["state"], outcome["reason"], outcome["code"]) == (
         State.CANCELLED,
         "cancelled",
-        0,  # which says nothing: it was asked to stop
+        0,  # no sign of success: it was asked to stop
     )
 
 
@@ -84,12 +84,12 @@ echo $$ > {folder}/number
 mv {folder}/number {folder}/begun
 while [ ! -e {folder}/go ]; do sleep 0.05; done
 """
-"""A stand-in for uv, which waits until it may go on."""
+"""A stand-in for uv that waits for a file."""
 
 
 @pytest.fixture
 def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """Let a job make an environment by a stand-in for uv, which writes its pid to `begun`."""
+    """Let a job build its environment with a stand-in for uv, which writes its pid to `begun`."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "uv").write_text(UV.format(folder=tmp_path))
     (tmp_path / "bin" / "uv").chmod(0o755)
@@ -102,7 +102,7 @@ def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, obje
 def test_a_request_reaches_a_worker_that_makes_an_environment(
     bench: Bench, tmp_path: Path, installer: dict[str, object]
 ) -> None:
-    """It beats meanwhile; what installs is killed, and leaves nothing half done."""
+    """Heartbeats continue. The installer is killed and leaves nothing incomplete."""
     bench.prepare("pass", **installer)
     worker = bench.start()
     bench.wait_for(tmp_path / "begun")
@@ -119,7 +119,7 @@ def test_a_request_reaches_a_worker_that_makes_an_environment(
 def test_a_recipe_in_an_environment_of_its_own(
     bench: Bench, tmp_path: Path, installer: dict[str, object]
 ) -> None:
-    """Its programs come first, and the grid's PYTHONPATH comes before sweeper's own source."""
+    """Its programs come first, and the grid's PYTHONPATH precedes sweeper's own source."""
     (tmp_path / "go").touch()
     program = (
         "import json, os, sys; open(sys.argv[1] + '/env', 'w').write(json.dumps({**os.environ}))"
@@ -173,7 +173,7 @@ def _read(pipe: Path) -> IO[str]:
 
 
 def test_a_signal_that_comes_before_the_recipe_starts(bench: Bench, tmp_path: Path) -> None:
-    """The environment's file is a pipe here: the worker waits at it, and has started nothing."""
+    """The environment's file is a pipe, so that the worker waits before it starts anything."""
     private = tmp_path / "env"
     os.mkfifo(private)
     bench.prepare("import sys; open(sys.argv[1] + '/trained', 'w')", env_file=str(private))
@@ -247,7 +247,7 @@ def test_a_recipe_that_a_scheduler_signals_before_its_worker(bench: Bench, code:
 
 
 def test_a_recipe_that_a_scheduler_kills_before_its_worker(bench: Bench) -> None:
-    """As for memory, slowly, on a busy machine: why, the scheduler tells."""
+    """As when memory runs out, but slowly: the scheduler reports the reason."""
     bench.prepare(DIES.format(code=0))
     worker = _patient(bench, "sweeper.worker.main", "KILL_SECONDS", env=EVERYBODY)
     bench.wait_for(bench.path() / "ready")
@@ -256,12 +256,12 @@ def test_a_recipe_that_a_scheduler_kills_before_its_worker(bench: Bench) -> None
     worker.kill()
     worker.wait(timeout=60)
     (events,) = SweepFolder(bench.store, "s").read_events().values()
-    assert fold(events).state is State.RUNNING  # nothing is said of its end
+    assert fold(events).state is State.RUNNING  # its end is not recorded
 
 
 def test_an_unread_terminal_stops_nothing(bench: Bench) -> None:
     bench.prepare("import sys\nfor n in range(3000): print('x' * 999)\nsys.exit(5)")
-    worker = bench.start()  # nobody reads its output
+    worker = bench.start()  # nothing reads its output
     assert worker.wait(timeout=60) == 1
     assert bench.outcome()["code"] == 5
     assert len(bench.log()) == 3_000_000
@@ -284,7 +284,7 @@ def test_a_full_disk_loses_the_log_but_not_the_run(bench: Bench) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
     bench.prepare("print('x' * 300_000); print('the end')")
-    # What is shown is more than a pipe holds: who reads it may be late.
+    # The output exceeds a pipe's buffer, and its reader may be late.
     worker = _patient(bench, "sweeper.worker.output", "_PATIENCE", preexec_fn=limit)
     _, shown = bench.finish(worker)
     outcome = bench.outcome()
@@ -302,7 +302,7 @@ while not os.path.exists(sys.argv[1] + "/go"): time.sleep(0.05)
 
 
 def test_waiting_for_the_service_is_recorded_and_not_counted(bench: Bench) -> None:
-    timeout_s = 9.0  # in which it has to come to its pause
+    timeout_s = 9.0  # in this time it must reach its pause
     bench.prepare(PAUSED, timeout_s=timeout_s)
     worker = bench.start()
     path = bench.folder.heartbeat(bench.id, 1)
@@ -336,7 +336,7 @@ def test_the_recipe_starts_with_signals_as_they_are_by_default(bench: Bench) -> 
     command = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]
     bench.run("", recipe={"cwd": "/", "kind": "command", "command": command})
     masks = [int(mask, 16) for mask in re.findall("Sig...:\t([0-9a-f]*)", bench.log())]
-    # 32 and 33 are the C library's own: no program can set them, and whoever started us may have.
+    # Signals 32 and 33 belong to the C library: no program can set them, but our parent may have.
     assert [mask & ~(0b11 << 31) for mask in masks] == [0, 0]
 
 
