@@ -317,8 +317,8 @@ GIVEN: dict[str, object] = {
     "busy_seconds": 0.0,
     "place": "hub",
 }
-"""The arguments of tools, by name. Others keep their defaults. No session is started, since it would
-belong to the user."""
+"""The arguments of tools, by name. Others keep their defaults. No session is started, since it
+would belong to the user."""
 
 
 def test_no_tool_of_agents_executes_it_or_gives_it_a_secret(
