@@ -33,17 +33,17 @@ def with_baseline(data: SweepData, registry: Registry) -> SweepData:
 def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registry) -> SweepData:
     """Add the runs of the best cell of another sweep."""
     try:
-        other = load(registry, sweep, metric.name, metric.goal, metric.at, rollouts=False)
+        baseline = load(registry, sweep, metric.name, metric.goal, metric.at, rollouts=False)
     except (NotFound, UsageError) as error:
         return replace(data, unmet=f"the baseline {sweep} cannot be read: {error}; {_NOTHING}")
-    best = rank(replace(other, metric=metric)).best
+    best = rank(replace(baseline, metric=metric)).best
     if best is None:
         reason = f"the baseline {sweep} has no best cell by {metric.name}: {_NOTHING}"
         return replace(data, unmet=reason)
-    known = {run.id: run.cell for run in data.runs}
-    own = next((known[run.id] for run in best.runs if run.id in known), None)
-    if own is not None:  # this sweep has the same runs
-        return replace(data, baseline=own)
+    cells = {run.id: run.cell for run in data.runs}
+    shared = next((cells[run.id] for run in best.runs if run.id in cells), None)
+    if shared is not None:  # this sweep has the same runs
+        return replace(data, baseline=shared)
     cell = f"{sweep}/{best.name}"
     runs = tuple(replace(run, cell=cell, name=f"{sweep}/{run.name}") for run in best.runs)
     return replace(data, runs=(*data.runs, *runs), baseline=cell, borrowed=frozenset({cell}))

@@ -51,7 +51,7 @@ def _by_blocks(blocks: Blocks) -> Finding:
     unknown = [block for block in judged if not block.compared and block.cells > 1]
     cells = tuple(block.best.name for block in judged if block.best is not None)
     groups = {"ahead": ahead, "tied": tied, "not_known": unknown}
-    values = {kind: [block.value for block in own] for kind, own in groups.items()}
+    values = {kind: [block.value for block in group] for kind, group in groups.items()}
     evidence: dict[str, Any] = {"by": blocks.by, **values}
     if len(unknown) == len(judged):
         text = "The noise is unknown: in each block, the best cell may just have been lucky."
@@ -61,7 +61,7 @@ def _by_blocks(blocks: Blocks) -> Finding:
         (unknown, "the noise is unknown"),
         (ahead, "the best cell is ahead of every other beyond the noise"),
     ]
-    listed = "; ".join(f"in {len(own)} {what}" for own, what in parts if own)
+    listed = "; ".join(f"in {len(group)} {reason}" for group, reason in parts if group)
     text = f"Of {len(judged)} blocks, each judged by itself: {listed}."
     single = [block for block in ahead if block.best is not None and block.best.summary.n == 1]
     if single:
@@ -76,8 +76,8 @@ def _by_blocks(blocks: Blocks) -> Finding:
 def _alone(ranking: Ranking, best: Cell) -> Finding:
     diverged = [cell for cell in ranking.cells if cell.diverged]
     if diverged:
-        other = "The other cell" if len(diverged) == 1 else f"The {len(diverged)} other cells"
-        text = f"{other} with a result diverged: nothing is left to compare it with."
+        subject = "The other cell" if len(diverged) == 1 else f"The {len(diverged)} other cells"
+        text = f"{subject} with a result diverged: nothing is left to compare it with."
     elif len(ranking.cells) == 1:
         text = "It is the only cell of the sweep: there is nothing to compare it with."
     else:
@@ -136,9 +136,9 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     evidence["nearest"] = {"cell": nearest.name, "low": low, "high": high}
     by = behind(compared, sign)
     runs = [cell.summary.n for cell in (best, *apart)]
-    few = may_hide_collapse(ranking.noise, runs)
-    evidence["may_hide_collapse"] = few
-    noise = "noise that these runs show" if few else "noise between seeds"
+    may_hide = may_hide_collapse(ranking.noise, runs)
+    evidence["may_hide_collapse"] = may_hide
+    noise = "noise that these runs show" if may_hide else "noise between seeds"
     if len(apart) == 1:
         text = f"The only other cell compared, {short_name(nearest)}, is worse beyond the {noise}."
     else:
@@ -146,7 +146,7 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
             f"Every other cell compared is worse beyond the {noise}. The closest, "
             f"{short_name(nearest)}, is {by.worse(by.interval)} (95 %, for all cells at once)."
         )
-    if few:
+    if may_hide:
         text += (
             f" If some runs of a cell collapse, {plural(max(runs), 'run')} may miss that by luck. "
             "Six runs of each cell would probably show it."
@@ -262,11 +262,11 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
         cells = tuple(cell.name for cell in ranking.cells if cell.diverged)
         return Finding("all_diverged", "warning", text, cells)
     hint = f" Recorded: {recorded}." if recorded else " They recorded no numbers at all."
-    others = {key: what for run in data.runs for key, what in run.others.items()}
-    if data.metric.name in others:
-        hint = f" It is {others.pop(data.metric.name)}.{hint}"
-    if others:
-        shown = labels.listed([f"{key} ({what})" for key, what in others.items()], 4)
+    not_numbers = {key: value for run in data.runs for key, value in run.not_numbers.items()}
+    if data.metric.name in not_numbers:
+        hint = f" It is {not_numbers.pop(data.metric.name)}.{hint}"
+    if not_numbers:
+        shown = labels.listed([f"{key} ({value})" for key, value in not_numbers.items()], 4)
         hint += f" Not numbers: {shown}."
     text = f"No finished run recorded a number as {data.metric.name}.{hint}"
     return Finding("metric_missing", "warning", text, (), {"keys": list(data.keys)})

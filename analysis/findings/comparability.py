@@ -156,30 +156,30 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
     best = ranking.best
     if data.metric is None or data.metric.at != "best" or best is None:
         return []
-    if (own := _scatter(data, best)) is None:
+    if (spread := _scatter(data, best)) is None:
         return []
     scatters = [(cell, scatter) for cell in ranking.others if (scatter := _scatter(data, cell))]
     calmer = [
         (cell, sd)
         for cell, (sd, df) in scatters
-        if own[0] > _NOISIER * sd
-        and math.log(own[0] / sd) > _SURE * math.sqrt(0.5 / own[1] + 0.5 / df)
+        if spread[0] > _NOISIER * sd
+        and math.log(spread[0] / sd) > _SURE * math.sqrt(0.5 / spread[1] + 0.5 / df)
     ]
     if not calmer:
-        return _maybe_noisier(data, ranking, best, own)
-    cell, sd = min(calmer, key=lambda one: one[1])
-    mine, others = labels.together(own[0], sd)
+        return _maybe_noisier(data, ranking, best, spread)
+    cell, sd = min(calmer, key=lambda pair: pair[1])
+    high, low = labels.together(spread[0], sd)
     text = (
         f"Each run is judged by its best evaluation, and single evaluations of {short_name(best)} "
-        f"vary more than those of {short_name(cell)} ({mine} against {others}): the best of "
+        f"vary more than those of {short_name(cell)} ({high} against {low}): the best of "
         "noisier values is better by chance. Judge by --at last or --at mean_of_last=5."
     )
-    evidence = {"scatter": {best.name: own[0]} | {cell.name: sd for cell, sd in calmer}}
+    evidence = {"scatter": {best.name: spread[0]} | {cell.name: sd for cell, sd in calmer}}
     return [Finding("noisier_best", "warning", text, (best.name, cell.name), evidence)]
 
 
 def _maybe_noisier(
-    data: SweepData, ranking: Ranking, best: Cell, own: tuple[float, float]
+    data: SweepData, ranking: Ranking, best: Cell, spread: tuple[float, float]
 ) -> list[Finding]:
     """Return a finding if the best cell's evaluations may be so much noisier than another cell's
     that noise explains the lead. The list is empty if a cell is tied with the best."""
@@ -192,13 +192,13 @@ def _maybe_noisier(
         if scatter is None or cell.summary.mean is None or best.summary.mean is None:
             continue
         lead = data.sign * (cell.summary.mean - best.summary.mean)
-        most = own[0] * math.exp(_MAYBE * math.sqrt(0.5 / own[1] + 0.5 / scatter[1]))
+        most = spread[0] * math.exp(_MAYBE * math.sqrt(0.5 / spread[1] + 0.5 / scatter[1]))
         if lead <= gain * (most - scatter[0]):
-            mine, others = labels.together(most, scatter[0])
+            high, low = labels.together(most, scatter[0])
             text = (
                 f"Each run is judged by its best evaluation. Single evaluations of "
-                f"{short_name(best)} may vary by up to {mine}, those of {short_name(cell)} vary by "
-                f"{others}: this alone could explain the lead. Judge by --at last or --at "
+                f"{short_name(best)} may vary by up to {high}, those of {short_name(cell)} vary by "
+                f"{low}: this alone could explain the lead. Judge by --at last or --at "
                 "mean_of_last=5."
             )
             return [Finding("maybe_noisier", "warning", text, (best.name, cell.name))]

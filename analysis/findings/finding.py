@@ -48,7 +48,7 @@ def noise_text(noise: Noise) -> str | None:
     unknown."""
     if noise.kind == "none":
         return None
-    parts = [_whose(noise)]
+    parts = [_noise_source(noise)]
     if noise.trend:
         parts.append(f"It changes along {noise.trend}: each cell has the noise of its value there.")
     if noise.shares:
@@ -58,13 +58,13 @@ def noise_text(noise: Noise) -> str | None:
     return " ".join(parts)
 
 
-def _whose(noise: Noise) -> str:
+def _noise_source(noise: Noise) -> str:
     """Name the cells from which the noise is estimated, and say whether cells share the noise."""
     cells = plural(noise.repeated, "repeated cell")
     lent = f"{plural(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
     behind = f"{cells} and {lent}" if noise.repeated else lent
-    known = f"{plural(round(noise.total), 'degree')} of freedom"
-    behind = f"{behind if noise.lent else cells} ({known})"
+    freedom = f"{plural(round(noise.total), 'degree')} of freedom"
+    behind = f"{behind if noise.lent else cells} ({freedom})"
     tested = f", as their variances do not differ (Bartlett's test, {labels.p_value(noise.p)})"
     tested = tested if noise.p is not None else ""
     if noise.kind == "pooled":

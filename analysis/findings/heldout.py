@@ -77,12 +77,12 @@ def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
     held, training, judged = pair
     by_held = rank(_judged_by(data, held)) if judged else ranking
     by_training = ranking if judged else rank(_judged_by(data, Metric(training, metric.goal)))
-    own = {cell.name: cell for cell in by_held.cells}
-    other = {cell.name: cell for cell in by_training.cells}
+    by_cell_held = {cell.name: cell for cell in by_held.cells}
+    by_cell_training = {cell.name: cell for cell in by_training.cells}
     sides = tuple(
-        Side(cell.name, other[cell.name].summary, own[cell.name].summary)
+        Side(cell.name, by_cell_training[cell.name].summary, by_cell_held[cell.name].summary)
         for cell in ranking.cells
-        if own[cell.name].summary.n or other[cell.name].summary.n
+        if by_cell_held[cell.name].summary.n or by_cell_training[cell.name].summary.n
     )
     alike = same_quantity(training, held.name)
     gap = _gap(ranking, held, training) if alike else None
@@ -112,9 +112,9 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
     """Return the same runs, judged by their last value of another metric. Only runs that
     count for the sweep's metric can count, and the sweep's rule for failed runs applies. Noise
     estimated from other sweeps is left out, since it was measured for the sweep's metric."""
-    own = data.metric
-    if own is not None:
-        metric = replace(metric, failed=own.failed)
+    current = data.metric
+    if current is not None:
+        metric = replace(metric, failed=current.failed)
 
     def judged(run: RunData) -> RunData:
         value = run.last_of(metric.name) if run.counts else None
@@ -133,13 +133,13 @@ def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
     groups: list[list[float]] = []
     for cell in ranking.cells:
         ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]
-        own = [held.sign * (a - b) for a, b in ends if a is not None and b is not None]
-        if own and all(map(math.isfinite, own)):
-            groups.append(own)
+        gaps = [held.sign * (a - b) for a, b in ends if a is not None and b is not None]
+        if gaps and all(map(math.isfinite, gaps)):
+            groups.append(gaps)
     if not groups:
         return None
     if min(map(len, groups)) < 2:
-        groups = [[math.fsum(own) / len(own) for own in groups]]
+        groups = [[math.fsum(gaps) / len(gaps) for gaps in groups]]
     gap = contrast(groups, [1 / len(groups)] * len(groups))
     luck = _of_batches(ranking, training)
     if gap.error is None or gap.df is None or luck is None:
@@ -174,8 +174,8 @@ def held_out_findings(held: HeldOut | None, ranking: Ranking) -> list[Finding]:
     findings: list[Finding] = []
     if held.judged and best is None:
         text = (
-            f"The sweep is judged by {held.training}, {_of(held)}. To judge by held-out data, use "
-            f"--metric {held.metric.name}."
+            f"The sweep is judged by {held.training}, {_remark(held)}. To judge by held-out data, "
+            f"use --metric {held.metric.name}."
         )
         findings.append(Finding("judged_in_training", "warning", text))
     elif held.judged and best is not None:
@@ -193,14 +193,14 @@ def held_out_findings(held: HeldOut | None, ranking: Ranking) -> list[Finding]:
     return findings
 
 
-def _of(held: HeldOut) -> str:
+def _remark(held: HeldOut) -> str:
     if is_training(held.training):
         return "a value on training data"
     return "which does not say that its data are held out"
 
 
 def _judged_in_training(held: HeldOut, best: Cell) -> Finding:
-    text = f"The sweep is judged by {held.training}, {_of(held)}. {_held_standing(held, best)}"
+    text = f"The sweep is judged by {held.training}, {_remark(held)}. {_held_standing(held, best)}"
     evidence = {"metric": held.training, "held_out": held.metric.name, "kind": _kind(held, best)}
     level = "good" if evidence["kind"] == "ahead" else "warning"
     return Finding("judged_in_training", level, text, (best.name,), evidence)
@@ -260,11 +260,11 @@ def told_with(
 def item_interval(cell: Cell, items: Sequence[Compared]) -> tuple[float, float, int] | None:
     """Return the bounds of a cell's interval over items, and the number of items. None if the
     cell's value is not the mean of its recorded items."""
-    for one in items:
-        own = next((entry for entry in one.cells if entry.cell == cell.name), None)
+    for task in items:
+        side = next((entry for entry in task.cells if entry.cell == cell.name), None)
         mean = cell.summary.mean
-        if own is not None and mean is not None and abs(own.mean - mean) * one.items < 0.5:
-            return own.low, own.high, one.items
+        if side is not None and mean is not None and abs(side.mean - mean) * task.items < 0.5:
+            return side.low, side.high, task.items
     return None
 
 

@@ -15,11 +15,11 @@ def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
     """Return a comparison for each task with recorded answers, held-out tasks before training
     tasks. Among held-out tasks, and among training tasks, a task to which the metric belongs comes
     first. A cell is left out if one of its counted runs has no answers."""
-    tasks = dict.fromkeys(one.task for run in data.runs for one in run.items)
-    compared = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
+    tasks = dict.fromkeys(entry.task for run in data.runs for entry in run.items)
+    compared = [result for task in tasks if (result := _of_task(data, ranking, task)) is not None]
     metric = data.metric_name or ""
     return sorted(
-        compared, key=lambda one: (one.training, not of_metric(one.task, metric), one.task)
+        compared, key=lambda entry: (entry.training, not of_metric(entry.task, metric), entry.task)
     )
 
 
@@ -33,14 +33,14 @@ def _of_task(data: SweepData, ranking: Ranking, task: str) -> Compared | None:
     answered: list[Answered] = []
     for cell in ranking.cells:
         runs = counting(data, cell.runs)
-        own = [one for run in runs for one in run.items if one.task == task]
-        if runs and len(own) == len(runs):
-            cells[cell.name] = [dict(one.scores) for one in own]
-            answered += own
-    prompts = {item: text for one in answered for item, text in one.prompts.items()}
-    clusters = {item: name for one in answered for item, name in one.clusters.items()}
-    errors = sum(one.errors for one in answered)
-    training = any(one.training for one in answered)
+        answers = [entry for run in runs for entry in run.items if entry.task == task]
+        if runs and len(answers) == len(runs):
+            cells[cell.name] = [dict(entry.scores) for entry in answers]
+            answered += answers
+    prompts = {item: text for entry in answered for item, text in entry.prompts.items()}
+    clusters = {item: name for entry in answered for item, name in entry.clusters.items()}
+    errors = sum(entry.errors for entry in answered)
+    training = any(entry.training for entry in answered)
     return compare(cells, task, prompts, clusters, errors, training=training)
 
 
@@ -57,28 +57,28 @@ def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Findin
     list is empty if `compared[0]` is about a training task or has fewer than two cells."""
     if not compared or compared[0].training or len(compared[0].cells) < 2:
         return []
-    one = compared[0]
+    first = compared[0]
     names = {cell.name: short_name(cell) for cell in ranking.cells}
-    best = one.cells[0]
+    best = first.cells[0]
     mean, low, high = labels.within(best.mean, best.low, best.high)
-    where = f"{plural(one.items, 'question')}" + (f" of {one.task}" if one.task else "")
+    where = f"{plural(first.items, 'question')}" + (f" of {first.task}" if first.task else "")
     text = (
         f"Item by item, on {where}: {names[best.cell]} scores {mean} ({low} to {high}). "
-        f"{_standing(one, names)}. {_of_what(one)}"
+        f"{_standing(first, names)}. {_of_what(first)}"
     )
-    apart = [own.cell for own in one.parted if own.told_apart]
-    evidence = {"task": one.task, "items": one.items, "told_apart": apart}
-    level = "good" if apart and len(apart) == len(one.parted) else "note"
+    apart = [side.cell for side in first.parted if side.told_apart]
+    evidence = {"task": first.task, "items": first.items, "told_apart": apart}
+    level = "good" if apart and len(apart) == len(first.parted) else "note"
     return [Finding("items", level, text, (best.cell,), evidence)]
 
 
 def _standing(compared: Compared, names: dict[str, str]) -> str:
-    apart = [own for own in compared.parted if own.told_apart]
+    apart = [side for side in compared.parted if side.told_apart]
     if not apart and len(compared.parted) > 1:
         return f"Any of the {len(compared.parted)} other cells may be as good"
     if not apart:
         return f"{names[compared.cells[1].cell]} may be as good"
-    nearest = min(apart, key=lambda own: -own.difference)
+    nearest = min(apart, key=lambda side: -side.difference)
     by = " to ".join(labels.together(*sorted((-nearest.high, -nearest.low))))
     text = f"It is ahead of {names[nearest.cell]} by {by}"
     if len(apart) > 1:
@@ -90,7 +90,7 @@ def _standing(compared: Compared, names: dict[str, str]) -> str:
 def _of_what(compared: Compared) -> str:
     """Say whether the intervals of a comparison are over questions only, or also over runs."""
     sides: list[ItemCell | Parted] = [*compared.cells, *compared.parted]
-    if any(one.over == "items" for one in sides):
+    if any(side.over == "items" for side in sides):
         return (
             "The intervals are over questions: they show how these models would score on more such "
             "questions, not how models of other seeds would score."

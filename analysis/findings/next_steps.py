@@ -81,8 +81,8 @@ def failures(data: SweepData) -> Iterator[str]:
         yield f"Let the {plural(pending, 'open run')} finish, then analyze again."
     if states["failed"]:
         failed = plural(states["failed"], "run")
-        own = data.root and len(data.names) < 2
-        again = f", then run {shlex.join(['sweeper', 'retry', data.name])}" if own else ""
+        single = data.root and len(data.names) < 2
+        again = f", then run {shlex.join(['sweeper', 'retry', data.name])}" if single else ""
         yield f"Read in the logs why {failed} failed{again}."
 
 

@@ -59,9 +59,9 @@ class NextGrid:
         """Return advice about keeping the file, which the next report replaces."""
         if self.kind == "confirm":
             return "The next report replaces next.yaml: copy it elsewhere to keep it."
-        own = data.plan.grid_path if data.plan is not None else None
+        path = data.plan.grid_path if data.plan is not None else None
         return (
-            f"Then copy it over {own or 'your own grid file'}: both describe the same sweep, and "
+            f"Then copy it over {path or 'your own grid file'}: both describe the same sweep, and "
             "launching your old file would leave out the new runs. The next report replaces "
             "next.yaml."
         )
@@ -119,15 +119,15 @@ def _fresh_seeds(
     if "tied" in kinds and _exactly_tied(ranking):
         return None
     if "tied" in kinds:
-        of = "the best cell and those that may be as good"
-        return _confirm(data, (best, *ranking.tied), of, text, needed)
+        label = "the best cell and those that may be as good"
+        return _confirm(data, (best, *ranking.tied), label, text, needed)
     if "few_runs" in kinds:
-        of = "the best cell and the next"
-        return _confirm(data, (best, *ranking.others[:1]), of, text, needed)
+        label = "the best cell and the next"
+        return _confirm(data, (best, *ranking.others[:1]), label, text, needed)
     if "not_compared" in kinds and not ranking.comparisons and _seeded(data, ranking):
         cells = (best, *ranking.others)
-        many = len(cells) > _CELLS  # too many to run each with more seeds
-        return _confirm(data, cells, "", text, needed) if many else _seeds(data, ranking, text)
+        too_many = len(cells) > _CELLS  # too many to run each with more seeds
+        return _confirm(data, cells, "", text, needed) if too_many else _seeds(data, ranking, text)
     return None
 
 
@@ -152,14 +152,14 @@ def _in_blocks(
     """Return the grid with the missing combinations of blocks. If none is missing, return the
     grid with more runs of the cells that may be the best of their block; None if there are no
     such cells."""
-    lacking = [own for block in blocks.blocks for own in _lacking(data, ranking, blocks.by, block)]
+    lacking = [row for block in blocks.blocks for row in _lacking(data, ranking, blocks.by, block)]
     if lacking:
         return _filled(data, ranking, lacking, text)
     cells = [cell for block in blocks.blocks for cell in _open(ranking, blocks.by, block)]
     if not cells:
         return None
-    of = f"those of each {blocks.by} that may be its best"
-    return _confirm(data, cells, of, text, None, most=len(cells))
+    label = f"those of each {blocks.by} that may be its best"
+    return _confirm(data, cells, label, text, None, most=len(cells))
 
 
 def _lacking(
@@ -167,12 +167,12 @@ def _lacking(
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the configurations of a block's missing cells that the sweep does not plan. (To run
     planned cells, launch the sweep again.)"""
-    own = [cell for cell in ranking.cells if level(cell.settings, by) == block.value]
-    planned = {rest(cell, by) for cell in own}
+    cells = [cell for cell in ranking.cells if level(cell.settings, by) == block.value]
+    planned = {rest(cell, by) for cell in cells}
     for row in block.holes:
         like = next((c for c in ranking.cells if c.summary.n and rest(c, by) == row), None)
         if like is not None and row not in planned:
-            yield _chosen(data, like) | {key: own[0].settings[key] for key in keys_of(by)}
+            yield _chosen(data, like) | {key: cells[0].settings[key] for key in keys_of(by)}
 
 
 def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
@@ -182,9 +182,9 @@ def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
     best = block.best
     if best is None or (block.ahead and best.summary.n > 1):
         return []
-    own = (c for c in ranking.measured if level(c.settings, by) == block.value and not c.diverged)
-    others = block.tied or tuple(cell for cell in own if cell.name != best.name)[:1]
-    return [best, *others[: _OF_A_BLOCK - 1]] if others else []
+    cells = (c for c in ranking.measured if level(c.settings, by) == block.value and not c.diverged)
+    rivals = block.tied or tuple(cell for cell in cells if cell.name != best.name)[:1]
+    return [best, *rivals[: _OF_A_BLOCK - 1]] if rivals else []
 
 
 def _filled(
@@ -193,7 +193,7 @@ def _filled(
     grid = _parsed(text, comments=True)
     if isinstance(grid, str):
         return grid
-    entries = [_inline(dict(own)) for own in lacking]
+    entries = [_inline(dict(row)) for row in lacking]
     if grid.get("include"):
         grid["include"].extend(entries)
     else:
@@ -217,9 +217,9 @@ def _exactly_tied(ranking: Ranking) -> bool:
 
 def _seeded(data: SweepData, ranking: Ranking) -> bool:
     """Return whether other seeds would probably give other results."""
-    known = data.plan is not None and data.plan.recipe.seed_field
-    known = known or any(run.seed is not None for run in data.runs)
-    return bool(known) and not any(cell.summary.identical for cell in ranking.cells)
+    takes_seed = data.plan is not None and data.plan.recipe.seed_field
+    takes_seed = takes_seed or any(run.seed is not None for run in data.runs)
+    return bool(takes_seed) and not any(cell.summary.identical for cell in ranking.cells)
 
 
 def _parsed(text: str, *, comments: bool) -> Any:
@@ -355,7 +355,12 @@ def _inline(value: Any) -> Any:
 
 
 def _confirm(
-    data: SweepData, top: Sequence[Cell], of: str, text: str, needed: int | None, most: int = _CELLS
+    data: SweepData,
+    top: Sequence[Cell],
+    label: str,
+    text: str,
+    needed: int | None,
+    most: int = _CELLS,
 ) -> NextGrid | str:
     """Return the grid with at most `most` of the top cells, on new seeds."""
     grid = _parsed(text, comments=False)
@@ -375,12 +380,12 @@ def _confirm(
     name = f"{data.name}-confirm"
     made = {"name": name, **before, "include": include, **seeds, **after}
     chosen_text = (
-        of if of and len(cells) == len(top) else f"the first {len(cells)} of {len(top)} cells"
+        label if label and len(cells) == len(top) else f"the first {len(cells)} of {len(top)} cells"
     )
-    which = plural(len(cells), "cell")
-    which = which if len(cells) == len(top) else f"The first {len(cells)} of {len(top)} cells"
+    subject = plural(len(cells), "cell")
+    subject = subject if len(cells) == len(top) else f"The first {len(cells)} of {len(top)} cells"
     why = (
-        f"{which} at the top on {count} fresh seeds each, because the runs that chose them make "
+        f"{subject} at the top on {count} fresh seeds each, because the runs that chose them make "
         "them look too good."
     )
     title = f"{data.name}: {chosen_text}, on fresh seeds."

@@ -45,14 +45,14 @@ def _holes(ranking: Ranking) -> list[Finding]:
     settled = [c for c in cells if not any(run.state in PENDING for run in c.runs)]
     waiting = [c for c in cells if c not in settled]
     findings: list[Finding] = []
-    for group, kind, what in (
+    for group, kind, outcome in (
         (settled, "hole", "no result"),
         (waiting, "waiting", "no result yet"),
     ):
         if group:
             names = labels.listed(names_of(group), 3)
             verb = "has" if len(group) == 1 else "have"
-            text = f"{names} {verb} {what}."
+            text = f"{names} {verb} {outcome}."
             text += " `sweeper retry` runs failed runs again." if kind == "hole" else ""
             level = "warning" if kind == "hole" else "note"
             cells_ = tuple(cell.name for cell in group)
@@ -67,14 +67,14 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
     if not stability.unstable:
         return []
     runs = stability.unstable
-    cells = tuple(dict.fromkeys(one.cell for one in runs))
+    cells = tuple(dict.fromkeys(run.cell for run in runs))
     parts = [
-        f"{plural(len(own), 'run')} of {plural(len({one.cell for one in own}), 'cell')} {what}"
-        for own, what in (
-            ([one for one in runs if not one.worse], "did not keep their gains"),
-            ([one for one in runs if one.worse], "ended worse than at the start"),
+        f"{plural(len(group), 'run')} of {plural(len({run.cell for run in group}), 'cell')} {end}"
+        for group, end in (
+            ([run for run in runs if not run.worse], "did not keep their gains"),
+            ([run for run in runs if run.worse], "ended worse than at the start"),
         )
-        if own
+        if group
     ]
     text = f"{labels.listed(parts)}, beyond the noise of single values."
     if ranking.best is not None and ranking.best.name in cells:
@@ -84,7 +84,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
         )
     evidence = {
         "runs": [
-            {"run": one.run, "first": one.first, "best": one.best, "last": one.last} for one in runs
+            {"run": run.run, "first": run.first, "best": run.best, "last": run.last} for run in runs
         ]
     }
     best = ranking.best is not None and ranking.best.name in cells
@@ -101,13 +101,13 @@ def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
     for runs in across:
         settings = [by_name[cell].settings for cell in dict.fromkeys(run.cell for run in runs)]
         for key in ranking.keys:
-            if len({repr(own.get(key)) for own in settings}) > 1:
+            if len({repr(values.get(key)) for values in settings}) > 1:
                 keys[key] += 1
     count = sum(map(len, across))
     cells = tuple(dict.fromkeys(run.cell for runs in across for run in runs))
-    which = labels.listed(sorted(keys), 3) or "what tells them apart"
+    named = labels.listed(sorted(keys), 3) or "what tells them apart"
     text = (
-        f"{count} runs of {len(cells)} cells recorded exactly the same curves: {which} may not "
+        f"{count} runs of {len(cells)} cells recorded exactly the same curves: {named} may not "
         "reach the recipe. Check that the program uses what the grid gives it."
     )
     evidence = {"groups": [[run.name for run in runs] for runs in across], "keys": sorted(keys)}
@@ -144,17 +144,17 @@ def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
             winners[view] = min(means, key=means.__getitem__)
     # Cells that cannot be distinguished from the best may swap places with it by chance.
     same = {cell.name for cell in (ranking.best, *ranking.tied)}
-    others = {view: cell for view, cell in winners.items() if cell not in same}
-    if not others or (data.metric.at in others and len(others) == len(winners)):
+    rivals = {view: cell for view, cell in winners.items() if cell not in same}
+    if not rivals or (data.metric.at in rivals and len(rivals) == len(winners)):
         return []
     named = labels.listed(
-        [f"{name} by the {view} value" for view, name in others.items() if view != data.metric.at]
+        [f"{name} by the {view} value" for view, name in rivals.items() if view != data.metric.at]
     )
     if not named:
         return []
     text = f"The winner depends on which value of a run counts: it would be {named}."
-    cells = tuple(dict.fromkeys(others.values()))
-    evidence = {"winners": winners, "others": others}
+    cells = tuple(dict.fromkeys(rivals.values()))
+    evidence = {"winners": winners, "others": rivals}
     return [Finding("judged_otherwise", "note", text, cells, evidence)]
 
 
@@ -239,5 +239,5 @@ def group_failures(runs: Sequence[RunData]) -> list[Failure]:
         if run.state == "failed":
             key = (run.why or "no reason recorded", run.last_line[:300])
             groups.setdefault(key, []).append(run)
-    failures = [Failure(why, line, tuple(own)) for (why, line), own in groups.items()]
+    failures = [Failure(why, line, tuple(failed)) for (why, line), failed in groups.items()]
     return sorted(failures, key=lambda failure: -len(failure.runs))

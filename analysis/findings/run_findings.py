@@ -145,11 +145,11 @@ def _incomplete(data: SweepData) -> list[Finding]:
     if done == planned or states["failed"] == planned:
         return []
     rest = [f"{n} {state}" for state, n in sorted(states.items()) if state != "succeeded"]
-    what = "result is" if done == 1 else "results are"
+    subject = "result is" if done == 1 else "results are"
     text = f"{done} of {planned} runs succeeded, {labels.listed(rest, 7)}"
     if any(states[state] for state in PENDING):
         stricter = " Until all have ended, a lead has to be larger to count."
-        text += f": the {what} preliminary.{stricter}" if done else "."
+        text += f": the {subject} preliminary.{stricter}" if done else "."
     else:
         text += "; the results of the others are unknown." if done else "."
     cells = tuple(dict.fromkeys(run.cell for run in data.runs if run.state != "succeeded"))
@@ -252,9 +252,9 @@ def _split(ranking: Ranking) -> list[Finding]:
 def _own_keys(data: SweepData) -> list[Finding]:
     """Return the findings about configuration keys that do not count as settings, or perhaps
     should not, for runs in plain folders."""
-    own, findings = data.own_keys, list[Finding]()
-    seeds = [key for key in own.seeds if key != "seed"]
-    left_out = [key for key in own.left_out if key not in ("log_path", *own.ignored)]
+    keys, findings = data.own_keys, list[Finding]()
+    seeds = [key for key in keys.seeds if key != "seed"]
+    left_out = [key for key in keys.left_out if key not in ("log_path", *keys.ignored)]
     if seeds or left_out:
         parts = [f"{labels.listed(left_out, 6)}: each run has its own"] if left_out else []
         parts += [f"{labels.listed(seeds, 4)}: the seed"] if seeds else []
@@ -262,15 +262,15 @@ def _own_keys(data: SweepData) -> list[Finding]:
             f"Left out of the settings: {'; '.join(parts)}. --ignore KEY leaves out another key, "
             "--seed KEY names the seed."
         )
-        evidence = {"left_out": list(own.left_out), "seeds": list(own.seeds)}
+        evidence = {"left_out": list(keys.left_out), "seeds": list(keys.seeds)}
         findings.append(Finding("own_keys", "note", text, (), evidence))
-    if own.doubtful:
-        names = labels.listed(own.doubtful, 4)
+    if keys.doubtful:
+        names = labels.listed(keys.doubtful, 4)
         text = (
             f"Each run has a different text in {names}, so each is a separate cell. If that is not "
-            f"a setting, leave it out: --ignore {own.doubtful[0]}."
+            f"a setting, leave it out: --ignore {keys.doubtful[0]}."
         )
-        findings.append(Finding("doubtful_keys", "note", text, (), {"keys": list(own.doubtful)}))
+        findings.append(Finding("doubtful_keys", "note", text, (), {"keys": list(keys.doubtful)}))
     return findings
 
 

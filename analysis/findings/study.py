@@ -94,8 +94,8 @@ def _each(judged: Sequence[Block], by: str) -> Iterator[str]:
     """Yield a line about the best cell of each block, for at most `_LINES` blocks."""
     for block in judged[:_LINES]:
         if block.best is not None:
-            own = {key: text for key, text in block.best.texts.items() if key not in keys_of(by)}
-            name = ", ".join(f"{key} {text}" for key, text in own.items())
+            texts = {key: text for key, text in block.best.texts.items() if key not in keys_of(by)}
+            name = ", ".join(f"{key} {text}" for key, text in texts.items())
             mean = labels.number(block.best.summary.mean)
             how = f", {block.standing}" if block.standing else ""
             yield f"{block.value}: {name or cell_text(block.best)}, {mean}{how}"
@@ -108,13 +108,13 @@ def _checks(
 ) -> Iterator[Check]:
     total = len(judged)
     ahead = sum(block.ahead for block in judged)
-    known = any(block.compared for block in judged)
-    text = f"in {ahead} of {total}" if known else "not known"
-    yield Check("Beyond the noise?", text, (ahead == total) if known else None)
+    compared = any(block.compared for block in judged)
+    text = f"in {ahead} of {total}" if compared else "not known"
+    yield Check("Beyond the noise?", text, (ahead == total) if compared else None)
     fewest = min(block.best.summary.n for block in judged if block.best is not None)
     yield Check("Seeds", f"{fewest} or more for each best", fewest > 2)
     edges = [[edge for edge in block.edges if not edge.stopped] for block in judged]
-    text = sum(any(edge.told for edge in own) for own in edges)
+    text = sum(any(edge.told for edge in group) for group in edges)
     ends = sum(map(bool, edges))
     inside = f"at an end in {ends} of {total} {by}" if ends else "yes"
     inside += f", better there beyond the noise in {text}" if text else ""
@@ -187,8 +187,8 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
     blocks = 1
     if by:  # each block may have an optimum of its own
         blocks = parts(ranking, by)
-        own = level(best.settings, by)
-        cells = tuple(cell for cell in ranking.cells if level(cell.settings, by) == own)
+        value = level(best.settings, by)
+        cells = tuple(cell for cell in ranking.cells if level(cell.settings, by) == value)
         ranking = replace(ranking, cells=cells)
     findings: list[Finding] = []
     for edge in judge_edges(ranking, data.metric.sign, blocks=blocks):
@@ -374,12 +374,12 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
     bests += [c for c in ranking.cells if ranking.leaders.get(c.name) == c.name]
     estimates: dict[str, Estimate] = {}
     for best in bests:
-        own = [c for c in ranking.cells if ranking.leaders.get(c.name, best.name) == best.name]
-        good = [c for c in own if c is not best and c.summary.n and not c.diverged]
-        others = {cell.name: cell.by_seed(ranking.scale) for cell in good}
+        group = [c for c in ranking.cells if ranking.leaders.get(c.name, best.name) == best.name]
+        good = [c for c in group if c is not best and c.summary.n and not c.diverged]
+        rivals = {cell.name: cell.by_seed(ranking.scale) for cell in good}
         # The data chose the best cell, so the correction counts all pairs of cells.
-        pairs = max((len(others) + 1) * len(others) // 2, 1)
-        estimates |= paired_with(others, best.by_seed(ranking.scale), pairs)
+        pairs = max((len(rivals) + 1) * len(rivals) // 2, 1)
+        estimates |= paired_with(rivals, best.by_seed(ranking.scale), pairs)
     return estimates
 
 

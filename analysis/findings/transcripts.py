@@ -56,8 +56,8 @@ def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcript
     runs = dict(_runs(sources))
     used = 0
     transcripts: list[Transcripts] = []
-    for one in study.items:
-        made = transcripts_of(study, one, _answers(study, one, runs), PAGE - used)
+    for compared in study.items:
+        made = transcripts_of(study, compared, _answers(study, compared, runs), PAGE - used)
         used += sum(_size(beside) for _, shown in made.pairs.values() for beside in shown)
         transcripts.append(made)
     return transcripts
@@ -97,17 +97,17 @@ def _of_task(run: RecordedRun | None, task: str) -> Iterator[Answer]:
         return
     files = item_files(files_of(run).items())
     for _, answers in read_answers(run, files)[0]:
-        mine = [one for one in answers if one.task == task and one.score == one.score]
-        if mine:
-            yield from mine
+        judged = [entry for entry in answers if entry.task == task and entry.score == entry.score]
+        if judged:
+            yield from judged
             return
 
 
-def _with(known: Ends | None, answer: Answer) -> Ends:
-    if known is None:
+def _with(ends: Ends | None, answer: Answer) -> Ends:
+    if ends is None:
         return Ends(answer, answer)
-    best = answer if answer.score > known.best.score else known.best
-    return Ends(best, answer if answer.score < known.worst.score else known.worst)
+    best = answer if answer.score > ends.best.score else ends.best
+    return Ends(best, answer if answer.score < ends.worst.score else ends.worst)
 
 
 def transcripts_of(
@@ -117,7 +117,7 @@ def transcripts_of(
     cells gets an item before any pair gets a second."""
     names = {cell.name: short_name(cell) for cell in study.ranking.cells}
     cells = list(dict.fromkeys(name for pair in compared.alone for name in (pair.cell, pair.other)))
-    cells.sort(key=[one.cell for one in compared.cells].index)
+    cells.sort(key=[side.cell for side in compared.cells].index)
     shown: dict[tuple[int, int], list[Beside]] = {}
     longest = max((len(pair.items) for pair in compared.alone), default=0)
     for number in range(longest):
@@ -136,20 +136,20 @@ def transcripts_of(
 
 
 def _beside(
-    item: str, ends: Mapping[tuple[str, str], Ends], cell: str, other: str
+    item: str, ends: Mapping[tuple[str, str], Ends], cell: str, rival: str
 ) -> Beside | None:
     """Return the item with both answers. None if one of the cells has no recorded answer, or
     neither answer has a text."""
-    own, their = ends.get((cell, item)), ends.get((other, item))
-    if own is None or their is None or not (own.best.text or their.worst.text):
+    first, second = ends.get((cell, item)), ends.get((rival, item))
+    if first is None or second is None or not (first.best.text or second.worst.text):
         return None
     return Beside(
         item,
-        _cut(own.best.prompt or their.worst.prompt),
-        _cut(own.best.right),
-        _cut(own.best.text),
-        _cut(their.worst.text),
-        (own.best.score, their.worst.score),
+        _cut(first.best.prompt or second.worst.prompt),
+        _cut(first.best.right),
+        _cut(first.best.text),
+        _cut(second.worst.text),
+        (first.best.score, second.worst.score),
     )
 
 
@@ -168,13 +168,13 @@ def embedded(transcripts: Sequence[Transcripts]) -> list[dict[str, Any]]:
     """Return the transcripts as the script of the page needs them."""
     return [
         {
-            "cells": list(one.cells),
+            "cells": list(entry.cells),
             "pairs": [
                 {"solves": a, "fails": b, "count": count, "items": [_plain(i) for i in shown]}
-                for (a, b), (count, shown) in one.pairs.items()
+                for (a, b), (count, shown) in entry.pairs.items()
             ],
         }
-        for one in transcripts
+        for entry in transcripts
     ]
 
 

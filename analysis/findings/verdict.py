@@ -173,9 +173,9 @@ def _label(data: SweepData, kind: str, findings: Sequence[Finding]) -> str:
 
 
 def _standing_label(data: SweepData, kind: str, findings: Sequence[Finding]) -> str:
-    few = next((finding.evidence for finding in findings if finding.kind == "few_runs"), None)
-    if kind == "ahead" and few is not None:
-        return f"ahead, by {plural(few['runs'][0], 'run')}"
+    evidence = next((finding.evidence for finding in findings if finding.kind == "few_runs"), None)
+    if kind == "ahead" and evidence is not None:
+        return f"ahead, by {plural(evidence['runs'][0], 'run')}"
     if kind == "ahead" and (left := open_runs(data)):
         return f"ahead so far ({left} of {plural(len(data.runs), 'run')} open)"
     return _LABELS[kind]
@@ -393,7 +393,7 @@ def _number(ranking: Ranking) -> tuple[str | None, str | None]:
     mean, low, high = labels.within(summary.mean, summary.low, summary.high)
     log = ranking.scale == "log"
     kind = "geometric mean" if log else "mean"
-    what = "one run" if summary.n == 1 else f"{kind} of {summary.n} seeds"
-    of = ranking.chosen_of
-    allowed = f", which allows for its choice among {of} cells" if of > 1 else ""
-    return mean, f"{what}, 95 % interval {low} to {high}{allowed}"
+    basis = "one run" if summary.n == 1 else f"{kind} of {summary.n} seeds"
+    count = ranking.chosen_of
+    allowed = f", which allows for its choice among {count} cells" if count > 1 else ""
+    return mean, f"{basis}, 95 % interval {low} to {high}{allowed}"

@@ -15,11 +15,11 @@ def _program() -> list[str]:
     """Return the words that start this installation of sweeper in a shell: `sweeper` if this
     finds the installation in PATH, else the path of its script or, without a script, its Python
     with `-m sweeper`."""
-    own = os.path.join(os.path.dirname(sys.executable), "sweeper")
+    script = os.path.join(os.path.dirname(sys.executable), "sweeper")
     program = shutil.which("sweeper")
-    if program is not None and os.path.exists(own) and os.path.samefile(program, own):
+    if program is not None and os.path.exists(script) and os.path.samefile(program, script):
         return ["sweeper"]
-    return [own] if os.path.exists(own) else [sys.executable, "-P", "-m", "sweeper"]
+    return [script] if os.path.exists(script) else [sys.executable, "-P", "-m", "sweeper"]
 
 
 def _from(folder: str | None, path: str) -> str:
@@ -72,18 +72,18 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
         words = [*_program(), "analyze", data.name, "--root", data.root]
     else:
         words = [*_program(), "analyze", *data.paths]
-    own = data.plan and data.plan.metric
+    planned = data.plan and data.plan.metric
     metric = data.metric
     if metric is not None:
-        if own is None or own.name != metric.name:
+        if planned is None or planned.name != metric.name:
             words += ["--metric", metric.name, "--goal", metric.goal]
-        elif own.goal != metric.goal:
+        elif planned.goal != metric.goal:
             words += ["--goal", metric.goal]
-        usual = own.at if own is not None and own.name == metric.name else "auto"
+        usual = planned.at if planned is not None and planned.name == metric.name else "auto"
         # `auto` was resolved to this value, and will be again, so the command needs no `--at`.
         usual = metric.at if usual == "auto" and (data.ends or metric.at == "last") else usual
         words += ["--at", metric.at] if metric.at != usual else []
-        rules = own if own is not None and own.name == metric.name else None
+        rules = planned if planned is not None and planned.name == metric.name else None
         for flag, value, usual in (
             ("--noise", metric.noise, "auto" if rules is None else rules.noise),
             ("--failed", metric.failed, "bound" if rules is None else rules.failed),

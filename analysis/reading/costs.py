@@ -72,14 +72,14 @@ def steps_done(history: History, training: Sequence[str]) -> float | None:
     record: evaluations before the first step or after the last step do not count. Steps may
     start at 0 or 1, and may be recorded at intervals; the last record then counts as a whole
     interval."""
-    known = [key for key in training if key in history.keys]
-    there = [history.column(key)[1] for key in known]
+    recorded = [key for key in training if key in history.keys]
+    there = [history.column(key)[1] for key in recorded]
     rows = np.logical_or.reduce(there) if there else np.ones(len(history.steps), dtype=bool)
     steps = np.unique(history.steps[rows & np.isfinite(history.steps)])
     if not len(steps):
         return None
     gap = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
-    each = bool(known) or gap == 1
+    each = bool(recorded) or gap == 1
     return float(steps[-1] - steps[0] + gap) if each and steps[0] <= gap else float(steps[-1])
 
 
@@ -184,7 +184,7 @@ class Priced:
         """Return the usage at each backend. Empty unless a sweep has several backends."""
         used: dict[str, list[Usage]] = {}
         seconds: dict[str, float] = {}
-        for run in (one.run for source in sources for one in source.runs):
+        for run in (placed.run for source in sources for placed in source.runs):
             if not isinstance(run, SweepRun) or not run.launch.backends:
                 continue
             for place in run.launch.places:
@@ -215,8 +215,8 @@ class Priced:
         runs: list[Going] = []
         for source in sources:
             if source.plan is not None:
-                of = [one.run for one in source.runs if isinstance(one.run, SweepRun)]
-                runs += going(of, source.plan)
+                handles = [placed.run for placed in source.runs if isinstance(placed.run, SweepRun)]
+                runs += going(handles, source.plan)
         prediction = forecast(runs)
         if prediction is None or self._prices is None:
             return None

@@ -72,8 +72,8 @@ class RunData:
     files of answers that are too large to read. `link` is the run's page at W&B. `alarms` were
     raised while it ran. `origin` identifies the executed program, code and data. `missing` is
     the number of last rows that lack an expected value of the metric: the run may have diverged
-    there. `notes` describe oddities of the metrics file, and `others` has values of keys without
-    numbers."""
+    there. `notes` describe oddities of the metrics file, and `not_numbers` has values of keys
+    without numbers."""
 
     id: str
     name: str
@@ -110,7 +110,7 @@ class RunData:
     origin: Origin | None = field(default=None, compare=False)
     missing: int = 0
     notes: tuple[str, ...] = ()
-    others: Mapping[str, str] = field(default_factory=dict[str, str])
+    not_numbers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def counts(self) -> bool:
@@ -308,8 +308,8 @@ def read(
 def _own_keys(sources: Sequence[Source]) -> OwnKeys:
     """Return the configuration keys that identify runs, for all sources together (see
     `OwnKeys`)."""
-    parts = zip(*(source.own for source in sources), strict=True)
-    return OwnKeys(*(tuple(dict.fromkeys(key for own in part for key in own)) for part in parts))
+    parts = zip(*(source.own_keys for source in sources), strict=True)
+    return OwnKeys(*(tuple(dict.fromkeys(key for keys in part for key in keys)) for part in parts))
 
 
 def _stands_still(sources: Sequence[Source]) -> str | None:
@@ -332,13 +332,13 @@ def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData
     if metric is None:
         return data
     for name in names:
-        other = load(registry, name, metric.name, metric.goal, metric.at, rollouts=False)
-        recipes = [part.plan and part.plan.recipe.reference for part in (data, other)]
+        lender = load(registry, name, metric.name, metric.goal, metric.at, rollouts=False)
+        recipes = [part.plan and part.plan.recipe.reference for part in (data, lender)]
         if all(recipes) and recipes[0] != recipes[1]:
             reason = f"it has the recipe {recipes[1]}, not {recipes[0]}"
             raise UsageError(f"noise from={name}: {reason}")
         cells: dict[str, list[float]] = {}
-        for run in other.runs:
+        for run in lender.runs:
             if run.counts and run.value is not None:
                 cells.setdefault(run.cell, []).append(run.value)
         lent[name] = cells
@@ -427,7 +427,7 @@ def _read(
         origin=run.origin,
         missing=history.missing(name) if name in keys else 0,
         notes=history.notes,
-        others=history.others,
+        not_numbers=history.not_numbers,
         **judged_values,
     )
 

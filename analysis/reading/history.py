@@ -49,8 +49,8 @@ class Histories:
 class History:
     """The history of a run. `keys` are the keys with numbers, `steps` are the steps of its rows
     (NaN for a row without a step), and `malformed` counts unreadable lines. `notes` describe
-    other oddities of the metrics files. `others` maps each key without numbers to a description
-    of its first value."""
+    other oddities of the metrics files. `not_numbers` maps each key without numbers to a
+    description of its first value."""
 
     def __init__(
         self,
@@ -68,15 +68,15 @@ class History:
             key
             for key in recorded
             if key != "step"
-            and (self.column(key)[1].any() or (key == metric and present(self._of(key)).any()))
+            and (self.column(key)[1].any() or (key == metric and present(self._numbers(key)).any()))
         )
-        self.others = {
+        self.not_numbers = {
             key: describe(next(iter(odd.values())))
             for key, odd in columns.odd.items()
             if key != "step" and key not in self.keys
         }
 
-    def _of(self, key: str) -> Floats:
+    def _numbers(self, key: str) -> Floats:
         if key not in self._values:
             self._values[key] = self._columns.numbers(key)
         return self._values[key]
@@ -84,7 +84,7 @@ class History:
     def column(self, key: str) -> tuple[Floats, Flags]:
         """Return the value of a key in each row, and a mask of the rows that have a value other
         than NaN."""
-        values = self._of(key)
+        values = self._numbers(key)
         return values, ~np.isnan(values)
 
     def points(self) -> list[Point]:
@@ -98,7 +98,7 @@ class History:
     def series(self, key: str) -> Series:
         """Return the points of a key in the rows that `objective.counting_rows` selects,
         including NaN. If no row has a step, positions of rows serve as steps."""
-        values = self._of(key)
+        values = self._numbers(key)
         stepped = np.isfinite(self.steps)
         rows = counting_rows(present(values), stepped)
         if not rows.any():
@@ -115,8 +115,8 @@ class History:
         return Series(steps, values, rows)
 
 
-def _shared(before: Floats, own: Floats) -> Floats:
-    return before if np.array_equal(before, own) else own
+def _shared(before: Floats, steps: Floats) -> Floats:
+    return before if np.array_equal(before, steps) else steps
 
 
 @functools.lru_cache(maxsize=64)

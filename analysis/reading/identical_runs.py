@@ -39,16 +39,16 @@ def across_cells(data: SweepData) -> list[list[RunData]]:
     # Comparing curves takes long, so compare only those of runs that end with the same values.
     ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
     return [
-        own
+        runs
         for group in ends
-        for own in _groups(group, lambda run: curve_digest(run, data.metric_name))
+        for runs in _groups(group, lambda run: curve_digest(run, data.metric_name))
     ]
 
 
-def _groups(runs: Sequence[RunData], look: Callable[[RunData], str | None]) -> list[list[RunData]]:
+def _groups(runs: Sequence[RunData], key: Callable[[RunData], str | None]) -> list[list[RunData]]:
     groups: dict[str, list[RunData]] = {}
     for run in runs:
-        seen = look(run)
+        seen = key(run)
         if seen is not None:
             groups.setdefault(seen, []).append(run)
     return [group for group in groups.values() if len({run.cell for run in group}) > 1]

@@ -106,8 +106,8 @@ def train_candidates(metric: str | None) -> tuple[str, ...]:
     """Return the keys that may be the training curve, the likeliest first: the counterpart of
     the metric (for `test/nll`: `train/nll`, `train_mean_nll`), then the loss, then the reward."""
     leaf = metric.rpartition("/")[2] if metric is not None else ""
-    own = (f"train/{leaf}", f"train_{leaf}", f"train_mean_{leaf}", f"train/mean_{leaf}")
-    words = (*(own if leaf else ()), *_TRAIN, *_REWARDS)
+    matching = (f"train/{leaf}", f"train_{leaf}", f"train_mean_{leaf}", f"train/mean_{leaf}")
+    words = (*(matching if leaf else ()), *_TRAIN, *_REWARDS)
     return tuple(key for key in dict.fromkeys(words) if key != metric)
 
 

@@ -95,9 +95,9 @@ def _tail(run: RunData, metric: Metric) -> Floats | None:
 def _between(cells: Sequence[Floats]) -> float:
     """Return the standard deviation of the last values within repeated cells. If no cell was
     repeated, return the standard deviation over all cells."""
-    groups = [own for own in cells if len(own) > 1] or [np.concatenate(cells)]
+    groups = [values for values in cells if len(values) > 1] or [np.concatenate(cells)]
     # Subtract the first value, because otherwise the mean of equal values may differ from them by a
     # rounding error.
-    shifted = [own - own[0] for own in groups]
-    squares = math.fsum(float(((own - own.mean()) ** 2).sum()) for own in shifted)
-    return math.sqrt(squares / sum(len(own) - 1 for own in groups))
+    shifted = [values - values[0] for values in groups]
+    squares = math.fsum(float(((values - values.mean()) ** 2).sum()) for values in shifted)
+    return math.sqrt(squares / sum(len(values) - 1 for values in groups))

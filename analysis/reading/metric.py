@@ -33,7 +33,7 @@ class Metric:
 
 
 def find_metric(
-    own: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
+    planned: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
 ) -> Metric | None:
     """Return the requested metric, or else the sweep's own metric (None if it has none). Raises
     `UsageError` for an invalid `goal` or `at`, and if neither the goal nor the name tells
@@ -42,14 +42,14 @@ def find_metric(
         raise UsageError(f"at={at!r} is not one of auto, last, best, mean_of_last=5")
     if goal not in (None, "minimize", "maximize"):
         raise UsageError(f"goal={goal!r} is not minimize or maximize")
-    if name is None or (own is not None and own["name"] == name):
-        if own is None:
+    if name is None or (planned is not None and planned["name"] == name):
+        if planned is None:
             return None
-        usual = own.get("goal", "minimize"), own.get("at", "last")
-        rules = own.get("noise", "auto"), own.get("failed", "bound")
-        metric = Metric(own["name"], goal or usual[0], at or usual[1])
-        metric = replace(metric, noise=rules[0], failed=rules[1], by=own.get("by"))
-        return replace(metric, relevant=cast("float | None", own.get("relevant")))
+        usual = planned.get("goal", "minimize"), planned.get("at", "last")
+        rules = planned.get("noise", "auto"), planned.get("failed", "bound")
+        metric = Metric(planned["name"], goal or usual[0], at or usual[1])
+        metric = replace(metric, noise=rules[0], failed=rules[1], by=planned.get("by"))
+        return replace(metric, relevant=cast("float | None", planned.get("relevant")))
     metric = goal or goal_of(name)
     if metric is None:
         raise UsageError(
@@ -68,13 +68,13 @@ def differently(metrics: Sequence[Metric | None]) -> str | None:
         f"{value_text(metric.at)} of {metric.name}, {metric.goal}" if metric else "no metric"
         for metric in metrics
     )
-    known = [metric for metric in metrics if metric is not None]
+    given = [metric for metric in metrics if metric is not None]
     ways = {
-        "--metric": {metric.name for metric in known},
-        "--goal": {metric.goal for metric in known},
-        "--at": {metric.at for metric in known},
+        "--metric": {metric.name for metric in given},
+        "--goal": {metric.goal for metric in given},
+        "--at": {metric.at for metric in given},
     }
     flags = [flag for flag, values in ways.items() if len(values) > 1]
-    if len(known) < len(metrics):
+    if len(given) < len(metrics):
         flags = ["--metric", *(flag for flag in flags if flag != "--metric")]
     return f"not judged in the same way ({'; '.join(texts)}): choose {' and '.join(flags)}"

@@ -83,11 +83,11 @@ def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> t
             files.setdefault(match[2], {})[int(match[1])] = (path, size)
     rollouts: list[Rollout] = []
     for split in sorted(files)[:4]:
-        own = files[split]
+        by_iteration = files[split]
         share = budget // min(len(files), 4)
         count = min(ITERATIONS, max(2, share // 100_000))
-        for iteration in spread(sorted(own), count):
-            path, size = own[iteration]
+        for iteration in spread(sorted(by_iteration), count):
+            path, size = by_iteration[iteration]
             data = _head(run, path, size, share // count)
             rollouts += parse_rollouts(parse(data).rows, iteration, split, cut=len(data) < size)
     return tuple(rollouts)
@@ -150,15 +150,15 @@ def _episode(
     if not task or (len(steps) < 2 and "solved" not in metrics):
         return None
     measured = [dict(_pairs([step.get("metrics")])) for step in steps]
-    every = {**(measured[-1] if measured else {}), **metrics}
-    stops = [key.removeprefix("stop/") for key in every if str(key).startswith("stop/")]
+    final = {**(measured[-1] if measured else {}), **metrics}
+    stops = [key.removeprefix("stop/") for key in final if str(key).startswith("stop/")]
     solved = _truth(metrics.get("solved"))
     return Episode(
         task=task,
         turns=len(steps),
         solved=reward >= 1 if solved is None else solved,
         stop=next((stop for stop in stops if stop != _CUT), ""),
-        cut=sum(f"stop/{_CUT}" in own for own in measured),
+        cut=sum(f"stop/{_CUT}" in step for step in measured),
         seconds=as_float(metrics.get("seconds")),
         failures=_int(metrics.get("environment_failures")),
         lost=_int(metrics.get("episodes_lost")),
@@ -167,7 +167,7 @@ def _episode(
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:
     items = cast(list[Any], value) if isinstance(value, list) else []
-    return [one for one in items if isinstance(one, dict)]
+    return [item for item in items if isinstance(item, dict)]
 
 
 def _pairs(values: Iterable[Any]) -> Iterator[tuple[str, Any]]:

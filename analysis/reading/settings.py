@@ -65,7 +65,9 @@ def _without_names(
 
 def _count(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> int:
     """Return the number of different combinations of values of these keys."""
-    return len({str([(key in one, _same(one.get(key))) for key in keys]) for one in configs})
+    return len(
+        {str([(key in config, _same(config.get(key))) for key in keys]) for config in configs}
+    )
 
 
 def keys_of(by: str) -> list[str]:

@@ -42,7 +42,7 @@ class Placed:
 class Source:
     """A sweep, a `stage` of a sweep, or a folder that is treated as a sweep. `retired` counts
     runs that the grid no longer contains. `others` names the other sources of the same report; a
-    report of several sources has its own folder. For a folder, `own` has the keys that are not
+    report of several sources has its own folder. For a folder, `own_keys` has the keys that are not
     settings."""
 
     name: str
@@ -55,7 +55,7 @@ class Source:
     sweep: Sweep | None
     stage: str | None = None
     others: tuple[str, ...] = ()
-    own: OwnKeys = NO_KEYS
+    own_keys: OwnKeys = NO_KEYS
 
     @property
     def root(self) -> str:
@@ -139,11 +139,11 @@ def _check_keys(sources: Sequence[Source], keys: OwnKeys) -> None:
                 f"{option} works only for folders of runs; {planned[0]} is a sweep, and its grid "
                 "already defines its cells"
             )
-        held = {key for one in sources for p in one.runs for key, _ in dotted(p.run.config)}
+        held = {key for source in sources for p in source.runs for key, _ in dotted(p.run.config)}
         lacking = [key for key in names if key not in held]
         if lacking:
-            known = ", ".join(sorted(held)[:12]) or "none"
-            raise UsageError(f"{option} {lacking[0]}: no configuration has this key; keys: {known}")
+            shown = ", ".join(sorted(held)[:12]) or "none"
+            raise UsageError(f"{option} {lacking[0]}: no configuration has this key; keys: {shown}")
 
 
 def _find(registry: Registry, name: str, keys: OwnKeys) -> Source:
@@ -195,13 +195,13 @@ def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
 def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
     """Return a stage of a sweep as a source. Raises `NotFound`."""
     if sweep.plan.stage(stage) is None:
-        known = ", ".join(one.name for one in sweep.plan.stages) or "none"
-        raise NotFound(f"no stage {stage!r} in {sweep.name}: choose from {known}")
+        names = ", ".join(entry.name for entry in sweep.plan.stages) or "none"
+        raise NotFound(f"no stage {stage!r} in {sweep.name}: choose from {names}")
     plan = sweep.plan.only(stage)
     cells = {run.id: run.cell for run in sweep.runs}
     runs, retired = _placed([run for run in sweep.runs if run.stage == stage])
     if any(placed.run.parents for placed in runs):
-        runs = tuple(replace(one, config=_going_on(one, cells)) for one in runs)
+        runs = tuple(replace(placed, config=_going_on(placed, cells)) for placed in runs)
     name, metric = f"{sweep.name}/{stage}", sweep.metric_of(stage)
     return Source(name, registry, plan, metric, plan.axes, runs, retired, sweep, stage)
 
@@ -210,8 +210,8 @@ def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
     """Return the configuration of a run of a stage, without values that refer to earlier runs.
     Instead, the key `PARENT` has the names of the cells of these runs."""
     above = [cells[parent] for parent in placed.run.parents if parent in cells]
-    own = {k: v for k, v in placed.config.items() if next(references(v), None) is None}
-    return {PARENT: ", ".join(above) or "the base model", **own}
+    config = {k: v for k, v in placed.config.items() if next(references(v), None) is None}
+    return {PARENT: ", ".join(above) or "the base model", **config}
 
 
 def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
@@ -230,13 +230,13 @@ def _of_folder(path: str, keys: OwnKeys) -> Source | None:
     if not runs:
         return None
     configs = [dict(dotted(run.config)) for run in runs]
-    own = own_keys(configs, keys.ignored, keys.named)
+    found = own_keys(configs, keys.ignored, keys.named)
     out = {
-        *own.seeds,
-        *own.left_out,
+        *found.seeds,
+        *found.left_out,
         *(key for config in configs for key in config if is_place(key)),
     }
-    out |= set(own.ignored)
+    out |= set(found.ignored)
     remaining = [
         {key: value for key, value in config.items() if key not in out} for config in configs
     ]
@@ -244,11 +244,11 @@ def _of_folder(path: str, keys: OwnKeys) -> Source | None:
     cells = _cell_names(names, remaining)
     placed: list[Placed] = []
     for run, cell, config, whole in zip(runs, cells, remaining, configs, strict=True):
-        known = run.state.value != "unknown"
-        state = run.state.value if known else "succeeded"
-        placed.append(Placed(run, cell, _seed(whole, own.seeds), state, config, assumed=not known))
+        sure = run.state.value != "unknown"
+        state = run.state.value if sure else "succeeded"
+        placed.append(Placed(run, cell, _seed(whole, found.seeds), state, config, assumed=not sure))
     name = path.rstrip("/").rpartition("/")[2]
-    return Source(name, registry, None, None, {}, tuple(placed), 0, None, own=own)
+    return Source(name, registry, None, None, {}, tuple(placed), 0, None, own_keys=found)
 
 
 def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -266,14 +266,14 @@ def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> l
         for config in configs
     ]
     taken: dict[str, set[str]] = {}
-    for text, one in zip(texts, same, strict=True):
-        taken.setdefault(text[:_LONGEST], set()).add(one)
+    for text, cell in zip(texts, same, strict=True):
+        taken.setdefault(text[:_LONGEST], set()).add(cell)
     return [
         text
         if len(taken[text[:_LONGEST]]) == 1 and len(text) <= _LONGEST
         # Long names, and names of settings that look the same, get a hash.
-        else f"{text[:_LONGEST]}~{_digest(one)}"
-        for text, one in zip(texts, same, strict=True)
+        else f"{text[:_LONGEST]}~{_digest(cell)}"
+        for text, cell in zip(texts, same, strict=True)
     ]
 
 
@@ -338,21 +338,21 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
         return None
     plan = sources[0].plan
     field = (plan and plan.recipe.seed_field) or "seed"
-    placed = [[(_place(one, field), one) for one in source.runs] for source in sources]
-    for first, own in zip(sources, placed, strict=True):
-        known = {at: one.cell for at, one in own}
-        seeds = {(at, one.seed) for at, one in own}
-        others = [(at, one.seed) for runs in placed if runs is not own for at, one in runs]
-        repeated = {at for at, _ in others}
+    placed = [[(_place(run, field), run) for run in source.runs] for source in sources]
+    for first, first_runs in zip(sources, placed, strict=True):
+        cells = {at: run.cell for at, run in first_runs}
+        seeds = {(at, run.seed) for at, run in first_runs}
+        repeats = [(at, run.seed) for runs in placed if runs is not first_runs for at, run in runs]
+        repeated = {at for at, _ in repeats}
         rest = [source for source in sources if source is not first]
         # If all cells were repeated, only the names show which sweep was first.
-        whole = repeated == known.keys() and all(_named(source, first) for source in rest)
-        some = bool(repeated) and repeated < known.keys()
-        some = some and all(_named(source, first) or _later(source, first) for source in rest)
-        if (some or whole) and not seeds.intersection(others):
-            names = {at: cell for at, cell in known.items() if at in repeated}
+        whole = repeated == cells.keys() and all(_named(source, first) for source in rest)
+        partly = bool(repeated) and repeated < cells.keys()
+        partly = partly and all(_named(source, first) or _later(source, first) for source in rest)
+        if (partly or whole) and not seeds.intersection(repeats):
+            names = {at: cell for at, cell in cells.items() if at in repeated}
             fresh = tuple(source.name for source in rest)
-            return Confirmed(first.name, len(set(known.values())), fresh, names, field)
+            return Confirmed(first.name, len(set(cells.values())), fresh, names, field)
     return None
 
 
@@ -364,7 +364,7 @@ def _named(source: Source, first: Source) -> bool:
 
 
 def _later(source: Source, first: Source) -> bool:
-    times = [one.plan and one.plan.created for one in (first, source)]
+    times = [side.plan and side.plan.created for side in (first, source)]
     return bool(times[0] and times[1]) and str(times[0]) < str(times[1])
 
 
@@ -393,7 +393,7 @@ def read_noted(sources: Sequence[Source]) -> Noted:
     """Read the notes and tags of the sources and of their runs."""
     notes: list[Note] = []
     tags: dict[str, tuple[str, ...]] = {}
-    for name, marks in (pair for source in sources for pair in _of(source)):
+    for name, marks in (pair for source in sources for pair in _marks_of(source)):
         several = (*marks.tags, *(["*"] if marks.starred else []))
         if several:
             tags[name] = several
@@ -401,11 +401,11 @@ def read_noted(sources: Sequence[Source]) -> Noted:
     return Noted(tuple(sorted(notes, key=lambda note: note.time)), tags)
 
 
-def _of(source: Source) -> list[tuple[str, Marks]]:
+def _marks_of(source: Source) -> list[tuple[str, Marks]]:
     """Return (name, marks) for a sweep (with the name "") and each of its runs."""
     if source.sweep is None:
         return []
     names = {placed.run.id: placed.run.name for placed in source.runs}
-    known = marked(source.sweep.folder, source.sweep.unreadable)
-    runs = [(names[run], marks) for run, marks in known.runs.items() if run in names]
-    return [("", known.sweep), *runs]
+    marks_read = marked(source.sweep.folder, source.sweep.unreadable)
+    runs = [(names[run], marks) for run, marks in marks_read.runs.items() if run in names]
+    return [("", marks_read.sweep), *runs]

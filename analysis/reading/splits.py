@@ -32,10 +32,10 @@ def is_training(key: str) -> bool:
     return not is_held_out(key) and bool(words_of(key) & _TRAINED)
 
 
-def same_quantity(key: str, other: str) -> bool:
+def same_quantity(first: str, second: str) -> bool:
     """Return whether two keys measure the same quantity on different questions:
     `env/all/reward/total` and `test/reward`."""
-    return _quantity(key) == _quantity(other)
+    return _quantity(first) == _quantity(second)
 
 
 def _quantity(key: str) -> str:
@@ -72,8 +72,10 @@ def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
         top, _, task = above.rpartition("/")
         if top and task:
             groups.setdefault((top, leaf), []).append(key)
-    wide = [own for own in groups.values() if len(own) >= FEWEST]
-    named = [own for own in wide if metric in own]
-    scored = [own for own in wide if own[0].rpartition("/")[2] in ("score", "accuracy", "correct")]
-    chosen = named or sorted(scored, key=lambda own: (-len(own), own))
+    wide = [group for group in groups.values() if len(group) >= FEWEST]
+    named = [group for group in wide if metric in group]
+    scored = [
+        group for group in wide if group[0].rpartition("/")[2] in ("score", "accuracy", "correct")
+    ]
+    chosen = named or sorted(scored, key=lambda group: (-len(group), group))
     return tuple(chosen[0][:MOST]) if chosen else ()

@@ -78,10 +78,10 @@ def test_the_report_compares_cells_and_tasks_of_episodes(episodes_study):
     assert tasks["once"]["solved_by"] == ["rate=1"] and tasks["telling"]["solved_by"] == ["rate=2"]
     assert tasks["telling"]["p"] < 0.01 < tasks["easy"]["p"] == 1.0
     assert tasks["telling"]["gap"] == pytest.approx(0.9)
-    best, other = entry["cells"]
-    assert (best["cell"], best["runs"], best["tasks"], other["tasks"]) == ("rate=2", 2, 2, 2)
-    figures = other["figures"]
-    assert other["first"] == pytest.approx((1 + 0.25 + 0.09 + 1) / 4)
+    best, rival = entry["cells"]
+    assert (best["cell"], best["runs"], best["tasks"], rival["tasks"]) == ("rate=2", 2, 2, 2)
+    figures = rival["figures"]
+    assert rival["first"] == pytest.approx((1 + 0.25 + 0.09 + 1) / 4)
     assert figures["reward"] == pytest.approx((1 + 0.25 + 0.09) / 4)
     assert figures["solved"] == figures["limited"] == figures["stops"]["max_turns"] == 0.25
     assert figures["turns"] == (3 + 8 + 3 + 3) / 4

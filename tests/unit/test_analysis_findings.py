@@ -284,10 +284,10 @@ def test_the_best_of_more_values_is_no_better(tmp_path, often, compared):
     """Two equal cells judged by their best evaluation; one was evaluated ten times as often."""
     rng = np.random.default_rng(3)
     sweep = written.Written(tmp_path, "demo", {"every": [1, 10]}, written.METRIC | {"at": "best"})
-    for every, count in zip((1, 10), often, strict=True):
+    for interval, count in zip((1, 10), often, strict=True):
         for seed in range(5):
             rows = [{"step": n, "test/nll": v} for n, v in enumerate(rng.normal(1, 0.1, count))]
-            sweep.run({"every": every}, seed, rows)
+            sweep.run({"every": interval}, seed, rows)
     sweep.save()
     data = load(Registry(str(tmp_path)), "demo", None, None)
     ranking = rank(data)
@@ -486,8 +486,8 @@ def test_an_edge_is_judged_by_the_noise_that_lies_there(judge):
 
 def test_a_lead_of_few_runs_gets_a_caution(judge):
     """Three runs per cell may hide that some collapse; six most likely show it."""
-    few = [1.0, 1.01, 0.99]
-    for runs, hidden in ((few, True), (few * 2, False)):
+    values = [1.0, 1.01, 0.99]
+    for runs, hidden in ((values, True), (values * 2, False)):
         name = f"n{len(runs)}"
         cells = [({"lr": lr}, [lr + run for run in runs]) for lr in (1, 2)]
         text = judge(*cells, name=name)[1]["separated"].text
