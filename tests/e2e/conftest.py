@@ -100,7 +100,7 @@ class Recipes:
         env: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """`run` a recipe and assert that it exits with code 0 and prints nothing on stderr."""
+        """Run a recipe, and assert that it exits with code 0 and prints nothing on stderr."""
         done = self.run(recipe, log_path, env, **settings)
         assert (done.returncode, done.stderr) == (0, "")
         return done

@@ -295,7 +295,7 @@ def test_whatever_is_killed_or_lost(sweep: Any, name: str, place: Place) -> None
     shell.until(lambda: all(list(store.names(path)) for path in parts))
     jobs = sweep.backend().find([f"{run}-a1" for run in ids])
     service.silent = True
-    launcher = sweep.start(*HELD)  # it waits for its service
+    launcher = sweep.start(*HELD)
     output, errors = launcher.communicate(timeout=200)
     assert launcher.returncode == 6 and "does not answer" in errors, output + errors
     assert "Traceback" not in errors

@@ -1,4 +1,4 @@
-"""The unmodified SDK against the engine: every call that this release answers."""
+"""The unmodified SDK against the engine: the calls that this release answers."""
 
 import asyncio
 import gc

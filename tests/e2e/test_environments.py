@@ -181,7 +181,7 @@ def test_hostile_commands_do_no_harm(opened, tmp_path, monkeypatch, request):
 
 @needs_bubblewrap
 def test_a_root_of_its_own_lies_below_what_is_written(opened, tmp_path):
-    """The next environment finds it unchanged. Its folder may be private."""
+    """The next environment finds the root unchanged. The root's folder may be private."""
     root = tmp_path / "rootfs"
     programs = ["bash", "cat", "chmod", "env", "head", "ls", "mkdir", "rm", "tar", "touch"]
     paths = podmans.copy_with_libraries(root, programs)

@@ -24,7 +24,7 @@ def test_a_sweep_from_start_to_end(shell: Shell) -> None:
     assert set(done.values()) == {1}
     assert "0 to start, 6 succeeded" in shell.run("plan", "grid.yaml")
     shell.run("launch", "grid.yaml", "--wait")
-    assert shell.executed() == done  # nothing ran again
+    assert shell.executed() == done
     listed = json.loads(shell.run("ls", "toys", "--where", "learning_rate < 0.2", "--json"))
     assert [run["value"] for run in listed["runs"]] == [0.2] * 3
     assert "toys" in shell.run("status")

@@ -213,7 +213,7 @@ def score(question, response, answer):
 def test_a_killed_evaluation_in_training_keeps_what_the_restored_weights_have_answered(
     recipes, tmp_path, save_every, again
 ):
-    """Without a checkpoint at step 4, its answers are sampled `again`."""
+    """Without a checkpoint at step 4, at least `again` of its answers are sampled twice."""
     suite = write_suite(tmp_path / "plus.jsonl", 12)
     hold, grader = tmp_path / "hold", tmp_path / "held.py"
     grader.write_text(HELD_LATER.format(path=str(hold)))

@@ -38,7 +38,7 @@ def test_the_curves_are_drawn_without_a_word_on_the_console(browser: Any, page: 
     document, console = opened(browser, page, dark=dark)
     assert console == []
     assert 'class="drawn"' in document
-    # Two curves, an axis, and what a run takes.
+    # Charts: two of curves, one of an axis, and what a run takes.
     assert len(re.findall(r'class="chart js-plotly-plot"', document)) >= 3
     # Three cells: their runs, their means and their bands in each of two plots.
     lines = re.findall(r'class="js-line"[^>]*d="M[^"]+L', document)

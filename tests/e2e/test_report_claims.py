@@ -40,7 +40,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_of_184_cells_as_many_differ_from_the_best_as_by_tukeys_procedure(large: Study):
-    """Tukey's procedure corrects for all pairs. Here, cells that are far behind cost nothing."""
+    """Tukey's procedure corrects for all pairs. In ours, cells that are far behind cost nothing."""
     ranking = large.ranking
     assert len(ranking.cells) == 184 and ranking.best is not None
     tied, apart = len(ranking.tied), len(ranking.apart)

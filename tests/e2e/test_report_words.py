@@ -1,4 +1,4 @@
-"""The report says the same in all its files, and says what to do with them."""
+"""All files of a report make the same statements and give the same advice."""
 
 import json
 import re

@@ -105,7 +105,6 @@ def victim(who, launcher, folder):
 
 
 def mounts():
-    """Return the mounts of this machine."""
     return set(Path("/proc/self/mountinfo").read_text().splitlines())
 
 
