@@ -73,7 +73,6 @@ def report(grid: str, knowledge: str, planned: dict[str, Any], used: int) -> Non
 
 
 def main() -> None:
-    """Print the table."""
     options = argparse.ArgumentParser()
     options.add_argument("--grids", nargs="+", default=list(CASES), choices=list(CASES))
     print("| grid | known by | runs | estimated tokens | used tokens | difference |")

@@ -24,7 +24,7 @@ LINE = b"step 17 of 1000: loss 0.1234, 31 tokens/s\n"
 
 
 def sweep(folder: str, count: int) -> list[str]:
-    """Write a sweep of `count` runs that are at work; returns the paths of their logs."""
+    """Write a sweep of `count` running runs; returns the paths of their logs."""
     store = LocalStore(folder)
     many = SweepFolder(store, "many")
     runs = []

@@ -194,7 +194,6 @@ _SMALL_PARENT = (
 
 
 def run(verb: list[str], root: str, cache: str) -> Run:
-    """Run a verb."""
     begun = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", _SMALL_PARENT, "-m", "sweeper", *verb],
@@ -314,7 +313,6 @@ def summary(cells: list[Run], floor: float) -> str:
 
 
 def requests(run: Run) -> str:
-    """Describe the requests of a run."""
     return f"{run.requests}, {run.in_turn}"
 
 

@@ -116,7 +116,6 @@ def parse_options(doc: str) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print a table."""
     given = parse_options(__doc__)
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)

@@ -15,7 +15,6 @@ MARKS = "performance.getEntriesByType('mark').map((mark) => [mark.name, mark.sta
 
 
 def main() -> None:
-    """Measure, print a line."""
     here = Path(__file__).parent
     sys.path[:0] = [str(here), str(here.parent / "support")]
     from chromium import Browser

@@ -71,7 +71,6 @@ def generate(root: Path, answers: int, characters: int) -> None:
 
 
 def main() -> int:
-    """Print a table."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     options.add_argument("--answers", type=int, default=100_000)
     options.add_argument("--characters", type=int, default=600)

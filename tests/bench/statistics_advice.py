@@ -225,7 +225,6 @@ def learning(trials: int) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--only", default="", help="tables whose head contains this")

@@ -273,7 +273,6 @@ def _held(effect: Effect, points: int, trials: int) -> float:
 
 
 def main() -> None:
-    """Simulate, print tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--only", choices=PARTS)

@@ -354,7 +354,6 @@ def _wilson(share: float, trials: int) -> float:
 
 
 def main() -> None:
-    """Simulate, print tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--only", choices=PARTS)

@@ -270,7 +270,6 @@ def of_gaps(trials: int) -> None:
 
 
 def main() -> None:
-    """Simulate, print tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--only", choices=("best", "gaps"))

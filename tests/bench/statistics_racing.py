@@ -97,7 +97,6 @@ def kinds() -> Iterator[tuple[str, World, Floats]]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--only", default="", help="rows whose name contains this")

@@ -2,9 +2,9 @@
 
     python tests/bench/statistics_worlds.py [--trials 400] [--only NAME ...]
 
-Sweeps are made in memory and analyzed by the report's own functions. `--files 15` also writes that
-many sweeps of each row into a store, reads them back as `sweeper analyze` does, and says in how
-many both readings gave the same sentences.
+Sweeps are made in memory and analyzed by the report's own functions. `--files 15` also writes 15
+sweeps of each row into a store, reads them back as `sweeper analyze` does, and prints for how many
+both readings gave the same sentences.
 """
 
 import argparse
@@ -408,7 +408,6 @@ def _said_by(report: Study) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    """Simulate, print tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--cells", type=int, nargs="*", default=[12])

@@ -56,9 +56,8 @@ def sweep(folder: str, count: int) -> list[JobSpec]:
 
 
 def measured(actions: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the median milliseconds of each, by turns: other load on the machine affects them
-    alike.
-    """
+    """Return the median milliseconds of each action. They run in turns, so that other load on the
+    machine affects them alike."""
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(ROUNDS):
         for name, action in actions.items():

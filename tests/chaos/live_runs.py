@@ -49,7 +49,6 @@ def sweeper(folder: Path, *arguments: str) -> str:
 
 
 def until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait for a condition."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -132,7 +131,6 @@ class Trial:
         return counts
 
     def bad(self) -> int:
-        """Return how many runs have failed."""
         return self.states().get("failed", 0)
 
     def wrong(self) -> list[str]:

@@ -94,7 +94,6 @@ class Trial:
         return False
 
     def events(self) -> int:
-        """Return the number of recorded events."""
         return sum(not path.name.startswith(".") for path in self.state.glob("*/*"))
 
     def outcome(self, seconds: float) -> Outcome:

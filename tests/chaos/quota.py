@@ -5,7 +5,7 @@
 There are two trials. In the first sweeper is given the cap, which is constant, and launchers are
 killed. In the second it must learn the cap, which changes to a fifth and to 1.6 times of its value.
 Part of `make chaos`. Weights are 1, 1 and 2. With `--xmux .venv-cookbook/bin/python`
-tinker-cookbook's xmux starts as many runs on an engine of the same cap, for comparison.
+tinker-cookbook's xmux starts the same number of runs on an engine of the same cap, for comparison.
 
 A ledger checks the runs, and the engine's records check the seats. Exit code 1 when a run is lost,
 done twice or failed, when the engine gets more requests than the given cap, or when slots stay idle
@@ -57,8 +57,6 @@ class Size(NamedTuple):
 
 
 class Engine:
-    """The engine and its record."""
-
     def __init__(self, home: Path) -> None:
         self.home = home
 
@@ -191,7 +189,7 @@ class Trial:
 
     def record(self) -> list[dict[str, Any]]:
         """Return the engine's record while each sweep has runs to start: from the time when all
-        are at work until the first has started its last run."""
+        have running runs until the first has started its last run."""
         roots = {str(sweep.root) for sweep in self.sweeps}
         ends = min(max(_begun(sweep)) for sweep in self.sweeps)
         lines = [line for line in self.engine.record() if line["time"] <= ends]

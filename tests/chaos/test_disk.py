@@ -95,7 +95,8 @@ def _is_json(path: Path) -> bool:
 
 
 def test_a_store_that_does_not_answer_for_a_while(make_sweep: Sweeps) -> None:
-    """Thirty calls in a row fail, from every starting point: the launcher says so and waits."""
+    """Thirty calls in a row fail, from several starting points: the launcher reports it and waits,
+    or ends."""
     for first in range(8, 60, 17):
         sweep = make_sweep(runs=2)
         faults = {str(number): "fail" for number in range(first, first + 30)}
@@ -122,9 +123,9 @@ def test_a_store_that_is_not_there_at_launch(make_sweep: Sweeps) -> None:
 
 
 def test_a_store_that_vanishes_and_comes_back(make_sweep: Sweeps) -> None:
-    """The folder is taken away under launcher and workers, as when a disk is unmounted, an empty
-    one replaces it, and the old one comes back: no runs are started a second time meanwhile. (A
-    recipe that writes into its folder just then fails; this one does not.)"""
+    """The folder is moved away during the sweep, as when a disk is unmounted, an empty one replaces
+    it, and the old one comes back: no run is started a second time. (A recipe that writes into its
+    folder in that time fails; this one does not.)"""
     sweep = make_sweep(runs=4, steps=4, seconds=1.6, mode="silent:holds-1")
     launching = sweep.start()
     until(lambda: len(sweep.rows()) == 2)  # one step of each of two runs, which then wait

@@ -149,7 +149,6 @@ def forked(work: Callable[[], object]) -> tuple[int, resource.struct_rusage]:
 
 
 def requests() -> Iterator[dict[str, Any]]:
-    """Yield the requests on stdin."""
     for line in sys.stdin:
         yield json.loads(line)
 

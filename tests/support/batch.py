@@ -128,7 +128,6 @@ class Batch:
         self.release()
 
     def open(self, state: bool) -> None:
-        """Open or close the queue."""
         for queue in self._backend()._job_queues.values():
             queue.state = "ENABLED" if state else "DISABLED"
 

@@ -105,13 +105,10 @@ class Browser:
             self._events.clear()
 
     def events(self, session: str) -> list[dict[str, Any]]:
-        """Return all events of a page."""
         return [event for event in self._events if event.get("sessionId") == session]
 
 
 class Page:
-    """An open page."""
-
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser, self._session = browser, session
 

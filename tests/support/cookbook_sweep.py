@@ -121,7 +121,6 @@ def _metrics(row: Row) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """Write the sweep."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--cookbook", type=Path, help="a checkout of tinker-cookbook")

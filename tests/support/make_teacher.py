@@ -95,7 +95,6 @@ def as_safetensors(arrays):
 
 
 def main():
-    """Train, merge and write."""
     target = os.path.join(os.path.dirname(models.__file__), "teacher.safetensors")
     write(target, tiny.weights())  # the engine requires one, whatever it contains
     write(target, merged(*train(sys.argv[1])))
@@ -103,7 +102,6 @@ def main():
 
 
 def write(target, arrays):
-    """Write a model's weights."""
     with open(target, "wb") as file:
         file.write(as_safetensors(arrays))
 

@@ -11,7 +11,6 @@ import pytest
 
 
 def podman(*words: str, **options: Any) -> str:
-    """Return podman's output."""
     return subprocess.run(
         ["podman", *words], capture_output=True, text=True, timeout=120, check=True, **options
     ).stdout

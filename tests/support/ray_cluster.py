@@ -73,7 +73,6 @@ class Cluster:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the backend's options."""
         return {"address": self.address}
 
     def do(self, verb: str) -> dict[str, Any]:

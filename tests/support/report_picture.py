@@ -22,7 +22,6 @@ END = "document.querySelector('section.verdict').getBoundingClientRect().bottom 
 
 
 def main() -> None:
-    """Launch, analyze, take the picture."""
     program = str(Path(sys.executable).parent / "sweeper")
     with tempfile.TemporaryDirectory(prefix="picture-") as made:
         sweeps, report = Path(made, "sweeps"), Path(made, "report")

@@ -295,7 +295,6 @@ class Cluster:
         self._spawn("slurmctld", "slurmctld", "-D", "-f", str(self.config), *options)
 
     def start_node(self, number: int) -> None:
-        """Start the slurmd of a node."""
         (self.top / "spool" / f"n{number}").mkdir(exist_ok=True)
         self._spawn(f"n{number}", "slurmd", "-D", "-N", f"n{number}", "-f", str(self.config))
 

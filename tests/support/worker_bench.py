@@ -112,7 +112,6 @@ class Bench:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """End all workers."""
         for worker in self.workers:
             worker.kill()
             worker.wait()

@@ -83,7 +83,6 @@ def drive(spec: Spec) -> int:
 
 
 def worker(spec: Spec, folder: str, token: str) -> int:
-    """Run the worker."""
     import sweeper.worker.main
     from sweeper.store import opening
 

@@ -238,7 +238,6 @@ class World:
         return f"{old} to {new}"
 
     def _swap(self, place: Place) -> str:
-        """Swap the two roots."""
         first, second = self.places[:2]
         if not (isinstance(first, _Folder) and isinstance(second, _Folder)):
             return f"nothing of {place.root}"

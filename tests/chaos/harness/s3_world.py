@@ -191,7 +191,6 @@ class Trial:
         return self._runs
 
     def play(self) -> Verdict:
-        """Play the whole story."""
         first, _ = self.launch(lambda: self.rows("waits"), "the run that waits to begin")
         self.cluster.ask(op="kill", pid=first)
         begun = len(self.log())

@@ -67,7 +67,7 @@ class Seated(Job):
 
 
 class Sweeping(World):
-    """One of the sweeps, and its launcher, if one is at work."""
+    """One of the sweeps, and its launcher, if one is running."""
 
     def __init__(self, root: Path, seed: int, seats: Seats, length: float, **options: Any) -> None:
         super().__init__(root, seed, service="tinker", **options)
@@ -178,7 +178,6 @@ class Account:
             return sweep.launcher(faults)
 
     def verdicts(self) -> list[Verdict]:
-        """Return the verdict on each sweep."""
         return [sweep.result(once=True).verdict for sweep in self.sweeps]
 
 

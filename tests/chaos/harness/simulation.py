@@ -51,8 +51,6 @@ DEADLY = (Fault.KILL, Fault.KILL_AFTER, Fault.POWER)
 
 
 class Result(NamedTuple):
-    """The result of a simulated sweep."""
-
     verdict: Verdict
     launcher_kills: int
     worker_kills: int
@@ -461,7 +459,7 @@ def _endings(chance: random.Random) -> list[str]:
     """Draw the endings of a run's attempts: some that cause a restart, then one that decides.
     There are no retries: a failure is the end.
 
-    `killed` leaves no outcome but a job that ended, `vanish` not even that; `stall` stops for
+    `killed` leaves an ended job without an outcome, `vanish` leaves nothing; `stall` stops for
     longer than a lease, unseen by the backend, and then continues."""
     again = [chance.choice(("preempted", "vanish", "stall")) for _ in range(chance.randint(0, 2))]
     return [*again, chance.choice(("succeed", "succeed", "succeed", "fail", "killed"))]

@@ -39,7 +39,6 @@ class Toys:
         (folder / "grid.yaml").write_text(json.dumps(whole))
 
     def launch(self) -> subprocess.Popen[bytes]:
-        """Start a launcher."""
         command = [sys.executable, "-P", "-m", "sweeper", "launch", "grid.yaml", "--wait"]
         null = subprocess.DEVNULL
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=null)
