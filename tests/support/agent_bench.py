@@ -1,4 +1,4 @@
-"""A root with a sweep and grids, for the tests of what agents may do; launches are only counted."""
+"""A root with a sweep and grids, for the tests of agents' limits; launches are only counted."""
 
 import asyncio
 from collections.abc import Sequence

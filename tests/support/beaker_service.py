@@ -151,7 +151,7 @@ def servicer(stand_in: "Beaker") -> Any:
                     yield messages.JobLog(message=line + b"\n")
 
         def _page(self, request: Any, size: int, begin: Callable[[], list[Any]]) -> Any:
-            """Return a page of the listing as of its first page."""
+            """Return a page of the listing; all pages show the state at the first one."""
             with stand_in.lock:
                 if request.next_page_token:
                     size, items = stand_in.pages.pop(request.next_page_token)
