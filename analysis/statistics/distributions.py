@@ -121,41 +121,41 @@ def _where(tail: Callable[[float], float], share: float) -> float:
         return math.log(max(tail(place), 1e-300) / share)
 
     low, high = 0.0, 4.0
-    one, two = above(low), above(high)
-    while two > 0:
-        low, high, one = high, 2 * high, two
+    at_low, at_high = above(low), above(high)
+    while at_high > 0:
+        low, high, at_low = high, 2 * high, at_high
         if high > 1e12:
             return math.inf
-        two = above(high)
+        at_high = above(high)
     side = 0
     for _ in range(100):
-        middle = (low * two - high * one) / (two - one)
+        middle = (low * at_high - high * at_low) / (at_high - at_low)
         hits = above(middle)
         if abs(hits) < 1e-11 or high - low < 1e-12 * high:
             return middle
         if hits > 0:
-            two = two / 2 if side > 0 else two
-            low, one, side = middle, hits, 1
+            at_high = at_high / 2 if side > 0 else at_high
+            low, at_low, side = middle, hits, 1
         else:
-            one = one / 2 if side < 0 else one
-            high, two, side = middle, hits, -1
+            at_low = at_low / 2 if side < 0 else at_low
+            high, at_high, side = middle, hits, -1
     return (low + high) / 2
 
 
-def maximum_tail(statistic: float, of: int, df: float) -> float:
-    """Return the tail of the studentized maximum: the probability that the largest of `of`
+def maximum_tail(statistic: float, count: int, df: float) -> float:
+    """Return the tail of the studentized maximum: the probability that the largest of `count`
     independent standard normal values, divided by one estimate of their noise with `df` degrees of
     freedom, is at least `statistic`."""
     noise, density = _chi(df)
-    within = _special().ndtr(statistic * noise) ** of
+    within = _special().ndtr(statistic * noise) ** count
     return float(np.clip(density @ (1 - within), 0.0, 1.0))
 
 
 @functools.lru_cache(maxsize=1024)
-def maximum_quantile(share: float, of: int, df: float) -> float:
+def maximum_quantile(share: float, count: int, df: float) -> float:
     """Return the quantile of the studentized maximum at probability `share`, which is at least
     1/2."""
-    return _where(lambda value: maximum_tail(value, of, df), 1 - share)
+    return _where(lambda value: maximum_tail(value, count, df), 1 - share)
 
 
 def normal_tail(statistic: float) -> float:
@@ -180,8 +180,8 @@ def trigamma_inverse(value: Any) -> Floats:
     value = np.asarray(value, dtype=float)
     estimate: Any = 0.5 + 1 / value
     for _ in range(50):
-        own = trigamma(estimate)
-        step = own * (1 - own / value) / _special().polygamma(2, estimate)
+        current = trigamma(estimate)
+        step = current * (1 - current / value) / _special().polygamma(2, estimate)
         estimate = estimate + step
         if np.all(-step / estimate < 1e-12):
             break

@@ -68,27 +68,27 @@ def student(value: float, error: float, df: float) -> Estimate:
     )
 
 
-def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
-    """Return the mean of `own` minus `other` over the seeds that both have, with the interval of
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate | None:
+    """Return the mean of `first` minus `second` over the seeds that both have, with the interval of
     a paired t test. None if they share no seed. The interval is missing for a single pair, or if
     all differences are equal."""
-    return paired_with({"": own}, other).get("")
+    return paired_with({"": first}, second).get("")
 
 
 def paired_with(
-    cells: Mapping[str, Mapping[int, float]], other: Mapping[int, float], tests: int = 1
+    cells: Mapping[str, Mapping[int, float]], baseline: Mapping[int, float], tests: int = 1
 ) -> dict[str, Estimate]:
-    """Return a dict from cell to `paired(cell, other)`, for the cells that share a seed with
-    `other`. Intervals and p are corrected for `tests` tests (Bonferroni)."""
+    """Return a dict from cell to `paired(cell, baseline)`, for the cells that share a seed with
+    `baseline`. Intervals and p are corrected for `tests` tests (Bonferroni)."""
     estimates: dict[str, Estimate] = {}
     alike: dict[tuple[int, ...], dict[str, tuple[float, list[float]]]] = {}
-    for name, own in cells.items():
-        shared = tuple(sorted(own.keys() & other.keys()))
+    for name, cell in cells.items():
+        shared = tuple(sorted(cell.keys() & baseline.keys()))
         if not shared:
             continue
         # In this unit, neither a difference of huge values nor its square overflows.
-        unit = unit_of(values[seed] for seed in shared for values in (own, other))
-        gaps = [own[seed] / unit - other[seed] / unit for seed in shared]
+        unit = unit_of(values[seed] for seed in shared for values in (cell, baseline))
+        gaps = [cell[seed] / unit - baseline[seed] / unit for seed in shared]
         estimates[name] = Estimate(math.fsum(gaps) / len(gaps) * unit)
         if min(gaps) != max(gaps):  # so there are at least two
             alike.setdefault(shared, {})[name] = unit, gaps

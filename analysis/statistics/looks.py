@@ -56,8 +56,8 @@ def grown_from(data: SweepData) -> int:
         return 0
     launches = () if data.plan is None else data.plan.launches
     earlier = [cast(Any, launch.get("seeds")) for launch in launches]
-    known = [count for count in earlier if isinstance(count, int) and count < _seeds(data)]
-    return min(known, default=0)
+    smaller = [count for count in earlier if isinstance(count, int) and count < _seeds(data)]
+    return min(smaller, default=0)
 
 
 def _seeds(data: SweepData) -> int:

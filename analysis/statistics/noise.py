@@ -126,10 +126,10 @@ class Noise:
         """Return the noise for the interval of a cell that was chosen as the best: the noise in
         `noisier` or else in `spreads`, but at least `together` if this is set. None if the noise
         of the cell is unknown."""
-        own = self.noisier.get(cell) or self.of(cell)
-        if own is None or self.together is None:
-            return own
-        return max(own, self.together, key=Spread.reach)
+        spread = self.noisier.get(cell) or self.of(cell)
+        if spread is None or self.together is None:
+            return spread
+        return max(spread, self.together, key=Spread.reach)
 
     def contrast(
         self, groups: Sequence[tuple[str, Sequence[float]]], weights: Sequence[float]
@@ -145,21 +145,21 @@ class Noise:
         used = [(n, v, w) for (n, v), w in zip(groups, weights, strict=True) if w]
         most = unit_of(x for _, v, _ in used for x in v) if used else 1.0
         value = math.fsum(w * math.fsum(x / most / len(v) for x in v) for _, v, w in used) * most
-        spreads = [self.of(name) for name, _, _ in used]
-        known = [spread for spread in spreads if spread is not None]
-        if not used or len(known) < len(used):
+        entries = [self.of(name) for name, _, _ in used]
+        noises = [spread for spread in entries if spread is not None]
+        if not used or len(noises) < len(used):
             return Estimate(value)
-        unit = max(spread.sd for spread in known)
+        unit = max(spread.sd for spread in noises)
         if not 0 < unit < math.inf:
             return Estimate(value)
-        parts = [(w * s.sd / unit) ** 2 / len(v) for (_, v, w), s in zip(used, known, strict=True)]
+        parts = [(w * s.sd / unit) ** 2 / len(v) for (_, v, w), s in zip(used, noises, strict=True)]
         variance = math.fsum(parts)
-        below = math.fsum(part**2 / s.df for part, s in zip(parts, known, strict=True))
+        below = math.fsum(part**2 / s.df for part, s in zip(parts, noises, strict=True))
         if not below > 0:  # the noise is so small that no float holds its square
             return Estimate(value)
         df = min(variance**2 / below, self.total if self.shared else math.inf)
         if self.kind == "moderated":
-            both = zip(parts, known, strict=True)
+            both = zip(parts, noises, strict=True)
             variance = math.fsum(part * _wider(s.df) for part, s in both) / _wider(df)
         return student(value, math.sqrt(variance) * unit, df)
 
@@ -199,21 +199,21 @@ def fit_noise(
     that differs significantly is refused. `axes` maps each ordered axis to the positions
     of the cells; the noise may have a trend along one axis. Set `shares` if values are fractions
     of questions."""
-    own = {name: list(values) for name, values in groups.items() if values}
-    others = {name: dict(cells) for name, cells in (lent or {}).items()}
-    borrowed = [v for cells in others.values() for v in cells.values() if len(v) > 1]
+    measured = {name: list(values) for name, values in groups.items() if values}
+    lenders = {name: dict(cells) for name, cells in (lent or {}).items()}
+    borrowed = [v for cells in lenders.values() for v in cells.values() if len(v) > 1]
     if rule != "own" and borrowed:
-        share = (_of_shares if shares else _share)(own, borrowed, rule, 1)
+        share = (_of_shares if shares else _share)(measured, borrowed, rule, 1)
         if share is not None and share.shared:
-            return replace(share, lent=tuple(others), lent_cells=len(borrowed))
-        return replace(fit_noise(own, rule, None, axes, shares=shares), refused=tuple(others))
+            return replace(share, lent=tuple(lenders), lent_cells=len(borrowed))
+        return replace(fit_noise(measured, rule, None, axes, shares=shares), refused=tuple(lenders))
     if shares:
-        share = None if rule == "own" else _of_shares(own, [], rule, 1)
-        return share or _with_answers(_each(own, rule, None), own)
+        share = None if rule == "own" else _of_shares(measured, [], rule, 1)
+        return share or _with_answers(_each(measured, rule, None), measured)
     if rule == "own":
-        return _each(own, rule, None)
+        return _each(measured, rule, None)
     least = 1 if rule == "pooled" else FEW
-    return _share(own, [], rule, least, axes) or _each(own, rule, None)
+    return _share(measured, [], rule, least, axes) or _each(measured, rule, None)
 
 
 def _wider(df: float) -> float:
@@ -231,7 +231,7 @@ def _variances(groups: Sequence[Sequence[float]], unit: float) -> tuple[Floats, 
 
 
 def _share(
-    own: Mapping[str, Sequence[float]],
+    groups: Mapping[str, Sequence[float]],
     borrowed: Sequence[Sequence[float]],
     rule: NoiseRule,
     least: int,
@@ -239,8 +239,8 @@ def _share(
 ) -> Noise | None:
     """Return the shared noise. If the test rejects equal variances, return each cell's own
     noise. Return None if fewer than `least` cells were repeated, or all variances are 0."""
-    mine = {name: values for name, values in own.items() if len(values) > 1}
-    repeated = [*mine.values(), *borrowed]
+    local = {name: values for name, values in groups.items() if len(values) > 1}
+    repeated = [*local.values(), *borrowed]
     if len(repeated) < max(least, 1):
         return None
     unit = unit_of(v for values in repeated for v in values) or 1.0
@@ -249,31 +249,31 @@ def _share(
         return None
     variances = np.maximum(variances, _least(repeated, unit, variances))
     total = float(dfs.sum())
-    trend = _trend(mine, own, variances, dfs, axes or {})
-    flat = variances / np.array([trend.of.get(name, 1.0) for name in mine]) if trend else variances
+    trend = _trend(local, groups, variances, dfs, axes or {})
+    flat = variances / np.array([trend.factors.get(n, 1.0) for n in local]) if trend else variances
     p = None if rule == "pooled" or len(repeated) < 2 else equal_variances(flat, dfs)
     if p is not None and p <= LEVEL and trend is not None:
         trend, flat, p = None, variances, equal_variances(variances, dfs)
     if p is not None and p <= LEVEL:
-        return _each(own, rule, p)
+        return _each(groups, rule, p)
     moderate = rule != "pooled" and len(repeated) >= MANY
     prior, prior_df, drawn = squeeze(flat, dfs) if moderate else pool(flat, dfs)
-    own_spreads = dict(zip(mine, np.sqrt(drawn).tolist(), strict=False))  # without the lent cells
+    own_spreads = dict(zip(local, np.sqrt(drawn).tolist(), strict=False))  # without the lent cells
     root, prior_df = math.sqrt(float(prior)), float(prior_df)
-    grown = {name: math.sqrt(factor) for name, factor in trend.of.items()} if trend else {}
+    grown = {name: math.sqrt(factor) for name, factor in trend.factors.items()} if trend else {}
     spreads = {
         name: Spread(
             own_spreads.get(name, root) * grown.get(name, 1.0) * unit,
             min(prior_df + len(values) - 1, total - (trend is not None)),
         )
-        for name, values in own.items()
+        for name, values in groups.items()
     }
     kind = "moderated" if math.isfinite(prior_df) else "pooled"
-    made = Noise(kind, spreads, len(mine), total, p, root * unit, prior_df, rule)
+    made = Noise(kind, spreads, len(local), total, p, root * unit, prior_df, rule)
     made = replace(made, trend=trend.axis if trend is not None else "")
     if rule == "pooled":
         return made
-    noisier = _noisier(list(mine), flat, dfs, unit)
+    noisier = _noisier(list(local), flat, dfs, unit)
     own_noise = {n: s._replace(sd=s.sd * grown.get(n, 1.0)) for n, s in noisier.items()}
     return replace(made, noisier=own_noise)
 
@@ -283,12 +283,12 @@ class _Trend(NamedTuple):
     factor is 1."""
 
     axis: str
-    of: Mapping[str, float]
+    factors: Mapping[str, float]
 
 
 def _trend(
     repeated: Mapping[str, Sequence[float]],
-    own: Mapping[str, Sequence[float]],
+    groups: Mapping[str, Sequence[float]],
     variances: Floats,
     dfs: Floats,
     axes: Mapping[str, Mapping[str, float]],
@@ -318,7 +318,7 @@ def _trend(
     _, p, axis, slope = best
     if not axis or p * len(axes) > 1 - CONFIDENCE:
         return None
-    factors = {name: math.exp(slope * axes[axis][name]) for name in own}
+    factors = {name: math.exp(slope * axes[axis][name]) for name in groups}
     middle = float(dfs @ np.array([factors[name] for name in repeated])) / float(dfs.sum())
     return _Trend(axis, {name: factor / middle for name, factor in factors.items()})
 
@@ -329,7 +329,7 @@ not tested."""
 
 
 def _of_shares(
-    own: Mapping[str, Sequence[float]],
+    groups: Mapping[str, Sequence[float]],
     borrowed: Sequence[Sequence[float]],
     rule: NoiseRule,
     least: int,
@@ -339,8 +339,8 @@ def _of_shares(
     it. To compute p, a right and a wrong answer are added to each cell. The equality of
     variances is tested only if counts are large enough; if it is rejected, each cell gets its
     own noise."""
-    mine = {name: values for name, values in own.items() if len(values) > 1}
-    repeated = [*mine.values(), *borrowed]
+    local = {name: values for name, values in groups.items() if len(values) > 1}
+    repeated = [*local.values(), *borrowed]
     if len(repeated) < least:
         return None
     variances, dfs = _variances(repeated, 1.0)
@@ -353,21 +353,21 @@ def _of_shares(
     if rule != "pooled" and len(repeated) >= FEW and float(expected.min()) >= _COUNTS * factor:
         p = equal_variances(np.maximum(variances, 1e-5 * variances.max()) / expected, dfs)
         if p <= LEVEL:
-            return _with_answers(_each(own, rule, p), own)
+            return _with_answers(_each(groups, rule, p), groups)
     spreads: dict[str, Spread] = {}
-    for name, values in own.items():
+    for name, values in groups.items():
         answers = len(values) / factor
         share = (math.fsum(values) / len(values) * answers + 1) / (answers + 2)
         spreads[name] = Spread(math.sqrt(factor * share * (1 - share)), total, 1 / factor)
     sd = math.sqrt(factor * float(dfs @ expected) / total)
-    return Noise("pooled", spreads, len(mine), total, p, sd, math.inf, rule, shares=True)
+    return Noise("pooled", spreads, len(local), total, p, sd, math.inf, rule, shares=True)
 
 
-def _with_answers(noise: Noise, own: Mapping[str, Sequence[float]]) -> Noise:
+def _with_answers(noise: Noise, groups: Mapping[str, Sequence[float]]) -> Noise:
     """Return `noise` with the number of answers per run."""
 
     def counted(name: str, spread: Spread) -> Spread:
-        share = math.fsum(own[name]) / len(own[name])
+        share = math.fsum(groups[name]) / len(groups[name])
         return spread._replace(answers=share * (1 - share) / spread.sd**2)
 
     spreads = {name: counted(name, spread) for name, spread in noise.spreads.items()}
@@ -381,19 +381,19 @@ def _noisier(
     other cells."""
     squares, total = float(dfs @ variances), float(dfs.sum())
     noisier: dict[str, Spread] = {}
-    for name, own, df in zip(names, variances.tolist(), dfs.tolist(), strict=False):
-        rest = (squares - df * own) / (total - df) if total > df else 0.0
-        if rest > 0 and upper_tail_f(own / rest, df, total - df) <= NOISIER:
-            noisier[name] = Spread(math.sqrt(own) * unit, df)
+    for name, variance, df in zip(names, variances.tolist(), dfs.tolist(), strict=False):
+        rest = (squares - df * variance) / (total - df) if total > df else 0.0
+        if rest > 0 and upper_tail_f(variance / rest, df, total - df) <= NOISIER:
+            noisier[name] = Spread(math.sqrt(variance) * unit, df)
     return noisier
 
 
-def _each(own: Mapping[str, Sequence[float]], rule: NoiseRule, p: float | None) -> Noise:
+def _each(groups: Mapping[str, Sequence[float]], rule: NoiseRule, p: float | None) -> Noise:
     """Give each cell the noise of its own runs. For a cell with a single run, or with equal
     values in all runs, the noise is unknown."""
     spreads: dict[str, Spread] = {}
     repeated = total = 0
-    for name, values in own.items():
+    for name, values in groups.items():
         repeated += len(values) > 1
         total += len(values) - 1
         if len(values) > 1 and min(values) != max(values):
@@ -403,8 +403,8 @@ def _each(own: Mapping[str, Sequence[float]], rule: NoiseRule, p: float | None) 
     noise = Noise("own" if repeated else "none", spreads, repeated, total, p, None, 0.0, rule)
     if rule == "own" or not spreads:
         return noise
-    unit = unit_of(value for values in own.values() for value in values)
-    variances, dfs = _variances([values for values in own.values() if len(values) > 1], unit)
+    unit = unit_of(value for values in groups.values() for value in values)
+    variances, dfs = _variances([values for values in groups.values() if len(values) > 1], unit)
     sd = math.sqrt(float(dfs @ variances) / float(dfs.sum())) * unit
     return replace(noise, together=Spread(sd, float(dfs.sum())))
 
@@ -432,8 +432,8 @@ def with_failed(
     unit = unit_of(value for values in repeated for value in values) or 1.0
     variances, dfs = _variances(repeated, unit)
     sd, df = math.sqrt(float(dfs @ variances) / float(dfs.sum())) * unit, float(dfs.sum())
-    known = noise.together
-    spread = Spread(sd if known is None else max(sd, known.sd), df)
+    together = noise.together
+    spread = Spread(sd if together is None else max(sd, together.sd), df)
     return replace(noise, together=spread) if sd > 0 else noise
 
 
@@ -444,20 +444,20 @@ def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
     whose result does not depend on the ranking, and if residuals have the same variance in all
     cells. Otherwise, if a cell lacks a seed, or if the noise is lent or the user requested own
     noise, return `noise` unchanged."""
-    every = {tuple(sorted(own)) for own in cells.values()}
-    if noise.rule == "own" or noise.lent or len(every) != 1 or len(cells) < 2:
+    seed_sets = {tuple(sorted(by_seed)) for by_seed in cells.values()}
+    if noise.rule == "own" or noise.lent or len(seed_sets) != 1 or len(cells) < 2:
         return noise
-    (seeds,) = every
+    (seeds,) = seed_sets
     if len(seeds) < 2:
         return noise
-    table = np.array([[own[seed] for seed in seeds] for own in cells.values()])
+    table = np.array([[by_seed[seed] for seed in seeds] for by_seed in cells.values()])
     unit = unit_of(table.ravel().tolist()) or 1.0
     table = table / unit
-    count, of = table.shape
+    count, per_cell = table.shape
     means, middle = table.mean(axis=1, keepdims=True), table.mean()
     seed_means = table.mean(axis=0)
     rest = table - means - seed_means + middle
-    free, seed_free = float((count - 1) * (of - 1)), of - 1.0
+    free, seed_free = float((count - 1) * (per_cell - 1)), per_cell - 1.0
     within = float((rest**2).sum()) / free
     square = count * float(((seed_means - middle) ** 2).sum()) / seed_free
     # The residual of few cells has few degrees of freedom, and may be small by chance.
@@ -478,7 +478,7 @@ def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
     spreads = dict.fromkeys(noise.spreads.keys() | cells.keys(), Spread(both**0.5 * unit, df))
     added = Spread(math.sqrt(max(square - within, 0.0) / count) * unit, seed_free)
     seeded = replace(between, spreads=spreads, total=df, noisier={}, seeds=added, between=between)
-    values = {name: list(own.values()) for name, own in cells.items()}
+    values = {name: list(by_seed.values()) for name, by_seed in cells.items()}
     return _with_answers(replace(seeded, spreads=spreads), values) if noise.shares else seeded
 
 

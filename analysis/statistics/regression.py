@@ -151,25 +151,25 @@ class Fit:
     def place(self, index: int) -> slice:
         """Return the positions of the weights of an axis."""
         start = 1
-        for at, own in enumerate(self.columns):
+        for at, column in enumerate(self.columns):
             if at == index:
-                return slice(start, start + own.width)
-            start += own.width
+                return slice(start, start + column.width)
+            start += column.width
         raise IndexError(index)
 
     def part(self, index: int, at: Floats) -> tuple[Floats, Floats]:
         """Return the effect of an axis at the inputs `at`, relative to the overall mean, and the
         standard error of effect plus mean."""
-        own = self.place(index)
+        place = self.place(index)
         terms = self.columns[index].terms(at)
-        chosen = [0, *range(own.start, own.stop)]
+        chosen = [0, *range(place.start, place.stop)]
         rows = np.column_stack([np.ones(len(terms)), terms])
         means = rows @ self.weights[chosen]
         spread = self.spread
         if self.columns[index].knots:
             # The places of the knots are estimates. To first order, moving one adds a step there.
             column = self.columns[index]
-            bends = self.weights[own][-len(column.knots) :]
+            bends = self.weights[place][-len(column.knots) :]
             wider = np.column_stack([self.design, column.steps(column.at) * bends])
             chosen = [*chosen, *range(self.design.shape[1], wider.shape[1])]
             rows = np.column_stack([rows, column.steps(at) * bends])
@@ -182,11 +182,11 @@ class Fit:
     def alone(self, index: int, *, without_own: bool = False) -> Floats:
         """Return the effect of an axis at each cell. With `without_own`, the effect at a cell is
         fitted without that cell."""
-        own = self.place(index)
-        terms = self.design[:, own]
-        part: Floats = terms @ self.weights[own]
+        place = self.place(index)
+        terms = self.design[:, place]
+        part: Floats = terms @ self.weights[place]
         if without_own:
-            pull = self.design @ (self.spread[:, own] / self.variance)
+            pull = self.design @ (self.spread[:, place] / self.variance)
             part = part - np.sum(terms * pull, axis=1) * self.left / (1 - self.leverage)
         return part
 
@@ -206,32 +206,32 @@ class Fit:
     def squares(self, index: int) -> tuple[float, int]:
         """Return the increase of the sum of squared residuals if an axis is removed, and the
         number of its terms."""
-        own = self.place(index)
-        rest = self._without(own)
+        place = self.place(index)
+        rest = self._without(place)
         solved: Any = np.linalg.lstsq(rest, self.y, rcond=None)[0]
         without = self.y - rest @ solved
         gained = float(without @ without - self.left @ self.left)
-        return max(gained, 0.0), own.stop - own.start
+        return max(gained, 0.0), place.stop - place.start
 
-    def _without(self, own: slice) -> Floats:
-        return np.hstack([self.design[:, : own.start], self.design[:, own.stop :]])
+    def _without(self, place: slice) -> Floats:
+        return np.hstack([self.design[:, : place.start], self.design[:, place.stop :]])
 
     def dealt(self, index: int, deals: int = DEALS) -> float:
         """Return the p value of an axis: the fraction of permutations of its values that explain
         at least as much as the real values."""
         rng = np.random.default_rng([7, index, len(self.y)])
-        own = self.place(index)
+        place = self.place(index)
         # Deal often enough that the smallest possible p, times the number of axes, is significant.
         deals = max(deals, 40 * len(self.columns))
         # Deal less often for axes with many terms. 199 permutations are enough for ten axes.
-        deals = min(deals, max(199, _WORK // (len(self.y) * (own.stop - own.start))))
-        q, _ = np.linalg.qr(self._without(own))
+        deals = min(deals, max(199, _WORK // (len(self.y) * (place.stop - place.start))))
+        q, _ = np.linalg.qr(self._without(place))
         left = self.y - q @ (q.T @ self.y)
-        terms = self.design[:, own]
+        terms = self.design[:, place]
         explained = _explained(terms[np.newaxis], q, left)[0]
         order = np.argsort(rng.random((deals, len(self.y))), axis=1)
-        others = _explained(terms[order], q, left)
-        return (1 + int(np.sum(others >= explained * (1 - 1e-9)))) / (deals + 1)
+        permuted = _explained(terms[order], q, left)
+        return (1 + int(np.sum(permuted >= explained * (1 - 1e-9)))) / (deals + 1)
 
     def products(
         self, pairs: Sequence[tuple[int, int]], level: float
@@ -268,20 +268,22 @@ class Fit:
         dealt = left[np.argsort(rng.random((DEALS, len(self.y))), axis=1)].T
         dealt -= q @ (q.T @ dealt)
         most = _strength(rows, dealt, df).max(axis=0)
-        return [(1 + int(np.sum(most >= one * (1 - 1e-9)))) / (DEALS + 1) for one in strengths]
+        return [
+            (1 + int(np.sum(most >= strength * (1 - 1e-9)))) / (DEALS + 1) for strength in strengths
+        ]
 
     def slope(self, index: int) -> Floats:
         """Return an axis as a single column, for products."""
-        own = self.columns[index]
-        return own.at - own.at.mean()
+        column = self.columns[index]
+        return column.at - column.at.mean()
 
 
 def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
     """Return the sum of squares that `terms` explain of the residuals, divided by the
     unexplained sum of squares. Each of the terms is a matrix with a row for each cell."""
-    own = terms - q @ (q.T @ terms)
-    squares = np.swapaxes(own, 1, 2) @ own
-    shared = np.swapaxes(own, 1, 2) @ left
+    rest = terms - q @ (q.T @ terms)
+    squares = np.swapaxes(rest, 1, 2) @ rest
+    shared = np.swapaxes(rest, 1, 2) @ left
     solved = np.einsum("bij,bj->bi", np.linalg.pinv(squares, rcond=1e-9, hermitian=True), shared)
     gained = np.einsum("bi,bi->b", solved, shared)
     return gained / np.maximum(float(left @ left) - gained, 1e-300)
@@ -299,7 +301,7 @@ def bent(model: Fit) -> Fit:
     where it explains most, as long as an F test is significant at (1 - `CONFIDENCE`) / number of
     curved axes. Without knots, the curve is a parabola, whose band would miss a loss that rises
     steeply at one end."""
-    curved = [i for i, own in enumerate(model.columns) if own.numeric and own.curved]
+    curved = [i for i, column in enumerate(model.columns) if column.numeric and column.curved]
     for index in curved * _KNOTS:
         more = one_more_knot(model, index)
         if more is None:
@@ -314,10 +316,10 @@ def bent(model: Fit) -> Fit:
 def one_more_knot(model: Fit, index: int) -> Fit | None:
     """Add a knot to an axis where it explains most. Return None if the axis is not curved, or if
     there are too few cells."""
-    own = model.columns[index]
-    if not (own.numeric and own.curved) or 2 * (model.design.shape[1] + 1) > len(model.y):
+    column = model.columns[index]
+    if not (column.numeric and column.curved) or 2 * (model.design.shape[1] + 1) > len(model.y):
         return None
-    places = np.unique(np.quantile(np.unique(own.at), _PLACES))
+    places = np.unique(np.quantile(np.unique(column.at), _PLACES))
     wider = [_with_knot(model, index, float(place)) for place in places]
     usable = [each for each in wider if each is not None and each.variance > 0]
     return min(usable, key=lambda each: each.variance, default=None)
@@ -358,7 +360,7 @@ def _with_knots(model: Fit, index: int, knots: Sequence[float]) -> Fit | None:
 def fit(columns: Sequence[Column], y: Floats) -> Fit | None:
     """Fit the model by least squares. Return None if terms are collinear or there are no degrees
     of freedom left."""
-    design = np.column_stack([np.ones(len(y)), *(own.terms(own.at) for own in columns)])
+    design = np.column_stack([np.ones(len(y)), *(column.terms(column.at) for column in columns)])
     df = len(y) - design.shape[1]
     if df < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
         return None

@@ -75,21 +75,21 @@ class Summary(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """How the best cell was selected: from `of` possible cells; with `sign` 1, smaller is
+    """How the best cell was selected: from `cells` possible cells; with `sign` 1, smaller is
     better. `share` is the confidence of the bound on the worse side. It is higher in some cases,
     for example if the cell is only just ahead, because chance has then probably helped."""
 
     name: str
-    of: int
+    cells: int
     sign: float
     share: float = CONFIDENCE
 
     def reach(self, df: float) -> float:
         """Return the distance from the estimate to the bound on the worse side, in standard
         errors."""
-        if self.of < 2:
+        if self.cells < 2:
             return _student(df)
-        return max(maximum_quantile(self.share, self.of, df), _student(df))
+        return max(maximum_quantile(self.share, self.cells, df), _student(df))
 
 
 class Comparison(NamedTuple):
@@ -164,19 +164,19 @@ def summarise(
     if n == 0:
         return Summary(0, None, None, None, None, None, None)
     least, most = float(min(values)), float(max(values))
-    own = on_scale(values, scale)
-    unit = unit_of(own) or 1.0
-    mean, sd = center(own), None
+    scaled = on_scale(values, scale)
+    unit = unit_of(scaled) or 1.0
+    mean, sd = center(scaled), None
     if n > 1:
-        same = min(own) == max(own)
-        sd = 0.0 if same else float(np.std(np.asarray(own) / unit, ddof=1)) * unit
+        same = min(scaled) == max(scaled)
+        sd = 0.0 if same else float(np.std(np.asarray(scaled) / unit, ddof=1)) * unit
     middle = least if least == most else off_scale(mean, scale)
-    known = spread or (Spread(sd, n - 1.0) if sd else None)
-    if known is None:  # n = 1, or identical replicates: no interval either way
+    noise = spread or (Spread(sd, n - 1.0) if sd else None)
+    if noise is None:  # n = 1, or identical replicates: no interval either way
         return Summary(n, middle, sd, None, None, least, most)
     summary = Summary(n, middle, sd, None, None, least, most)
-    usual = _student(known.df)
-    return _bounded(summary, mean, known, (usual, usual), scale)
+    usual = _student(noise.df)
+    return _bounded(summary, mean, noise, (usual, usual), scale)
 
 
 def _bounded(
@@ -196,7 +196,7 @@ def summarise_chosen(
     values: Sequence[float], scale: Scale, noise: Noise, chosen: Chosen
 ) -> Summary:
     """Return the summary of a cell that was selected as the best, probably with the help of
-    chance. If `chosen.of` cells are equally good, the best measured mean is better than its true
+    chance. If `chosen.cells` cells are equally good, the best measured mean is better than its true
     value by more than the distance to the bound on the worse side with a probability of at most
     1 - `chosen.share`. The other bound is Student's."""
     spread = noise.of_chosen(chosen.name)
@@ -232,28 +232,31 @@ def against_best(
     }
     if best not in cells or len(cells) < 2:
         return {}
-    own = cells.pop(best)
+    leader = cells.pop(best)
     family = _Family(len(cells) + 1, sign, scale, (1 - CONFIDENCE) / price)
     compare = _shared if noise.shared else _all_apart
-    comparisons = compare(cells, own, family)
+    comparisons = compare(cells, leader, family)
     # To be named alone, the best must lead each other cell in a test of these two cells only.
     pairs = comparisons
     if best in noise.noisier:
-        doubted = own._replace(spread=noise.noisier[best])
+        doubted = leader._replace(spread=noise.noisier[best])
         pairs = _all_apart(cells, doubted, family)
     nearest = max(pairs, key=lambda name: _pair(pairs[name], sign))
     alone = _pair(pairs[nearest], sign)
     if alone <= family.level:
-        comparisons = {name: one._replace(p=min(one.p, alone)) for name, one in comparisons.items()}
+        comparisons = {
+            name: comparison._replace(p=min(comparison.p, alone))
+            for name, comparison in comparisons.items()
+        }
     elif pairs is not comparisons:
         comparisons = {**comparisons, nearest: pairs[nearest]}
     largest = {name: cell._replace(spread=noise.largest(name)) for name, cell in cells.items()}
-    doubted = _all_apart(largest, own._replace(spread=noise.largest(best)), family)
+    doubted = _all_apart(largest, leader._replace(spread=noise.largest(best)), family)
     return {
-        name: one._replace(
-            p=min(1.0, price * one.p), doubt=doubted[name].reach * doubted[name].error
+        name: comparison._replace(
+            p=min(1.0, price * comparison.p), doubt=doubted[name].reach * doubted[name].error
         )
-        for name, one in comparisons.items()
+        for name, comparison in comparisons.items()
     }
 
 
@@ -277,18 +280,19 @@ def only_just(comparisons: Mapping[str, Comparison]) -> bool:
     """Return whether the best cell leads all others, but is only just ahead: the largest p is
     above `_SURE`. Chance has then probably helped it."""
     return (
-        bool(comparisons) and _SURE < max(one.p for one in comparisons.values()) <= 1 - CONFIDENCE
+        bool(comparisons)
+        and _SURE < max(comparison.p for comparison in comparisons.values()) <= 1 - CONFIDENCE
     )
 
 
-def contenders(comparisons: Mapping[str, Comparison], others: Iterable[str]) -> int:
+def contenders(comparisons: Mapping[str, Comparison], rivals: Iterable[str]) -> int:
     """Return the number of cells that might have been selected as the best: the best cell, cells
     that a lenient test does not exclude, and cells that were not compared. If the best is only
     just ahead, return the number of all cells."""
-    others = list(others)
+    rivals = list(rivals)
     if only_just(comparisons):
-        return 1 + len(others)
-    return 1 + sum(name not in comparisons or comparisons[name].p > _NO_CHANCE for name in others)
+        return 1 + len(rivals)
+    return 1 + sum(name not in comparisons or comparisons[name].p > _NO_CHANCE for name in rivals)
 
 
 class _Mean(NamedTuple):
@@ -319,8 +323,10 @@ def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[st
         difference, error, _, _ = _distance(cell, best)
         df = min(cell.spread.df, best.spread.df)
         reach = range_quantile(1 - family.level, family.cells, df) / 2**0.5
-        one = Comparison(difference, error, df, family.cells, chances[name], reach, family.scale)
-        comparisons[name] = _at_least_of_two(one, family.sign)
+        comparison = Comparison(
+            difference, error, df, family.cells, chances[name], reach, family.scale
+        )
+        comparisons[name] = _at_least_of_two(comparison, family.sign)
     return comparisons
 
 
@@ -333,12 +339,12 @@ def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[
     back because runs failed, are left out."""
     unit = max(cell.spread.sd for cell in (best, *cells.values()))
     order = sorted(cells, key=lambda name: sign * cells[name].value)
-    every = [best, *(cells[name] for name in order)]
-    ways = np.array([sign * (one.value - best.value) / unit for one in every])
+    ranked = [best, *(cells[name] for name in order)]
+    ways = np.array([sign * (cell.value - best.value) / unit for cell in ranked])
     # The distance of each cell behind the best, limited so that its square does not overflow.
     behind = np.clip(ways, 0.0, 1e100)
-    weights = np.array([one.n * (unit / one.spread.sd) ** 2 for one in every]) * (ways >= 0)
-    df = np.minimum.accumulate([one.spread.df for one in every])
+    weights = np.array([cell.n * (unit / cell.spread.sd) ** 2 for cell in ranked]) * (ways >= 0)
+    df = np.minimum.accumulate([cell.spread.df for cell in ranked])
     pull = weights * behind
     excess = behind * (np.cumsum(weights) - weights) - (np.cumsum(pull) - pull)
     chances = dict.fromkeys(cells, 1.0)
@@ -346,8 +352,8 @@ def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[
         above = (weights[at] * (behind[at] - behind[:at]) > excess[:at]) & (weights[:at] > 0)
         if count := int(above.sum()):
             together = np.append(np.flatnonzero(above), at)
-            own, places = weights[together], behind[together]
-            squares = float(own @ (places - own @ places / own.sum()) ** 2)
+            mass, places = weights[together], behind[together]
+            squares = float(mass @ (places - mass @ places / mass.sum()) ** 2)
             chances[name] = upper_tail_f(squares / count, count, float(df[at]))
     return chances
 
@@ -361,10 +367,10 @@ def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
     bound."""
     difference, error, a, b = _distance(cell, best)
     df = (a + b) ** 2 / (a**2 / cell.spread.df + b**2 / best.spread.df)
-    df, others = min(df, _WELCH * (cell.spread.df + best.spread.df)), family.cells - 1
-    largest = min(1.0, others * float(student_tail(difference / error, df)) / 2)
+    df, rivals = min(df, _WELCH * (cell.spread.df + best.spread.df)), family.cells - 1
+    largest = min(1.0, rivals * float(student_tail(difference / error, df)) / 2)
     largest = largest if family.sign * difference > 0 else 1.0
-    reach = -student_quantile(family.level / others / family.cells, df)
+    reach = -student_quantile(family.level / rivals / family.cells, df)
     comparison = Comparison(difference, error, df, family.cells, largest, reach, family.scale)
     return _at_least_of_two(comparison, family.sign)
 
@@ -373,7 +379,7 @@ def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
     """Return the distance of two means, its standard error, and the two parts of the squared
     error, all in the same unit."""
     unit = max(cell.spread.sd, best.spread.sd)
-    a, b = ((one.spread.sd / unit) ** 2 / one.n for one in (cell, best))
+    a, b = ((mean.spread.sd / unit) ** 2 / mean.n for mean in (cell, best))
     return cell.value - best.value, math.sqrt(a + b) * unit, a, b
 
 

@@ -74,8 +74,8 @@ def _prior(variances: Floats, dfs: Floats) -> tuple[Floats, Floats]:
     return _either(wide, prior, even), _either(wide, prior_df, math.inf)
 
 
-def _either(where: Any, one: Any, other: Any) -> Floats:
-    return np.asarray(np.where(where, one, other), dtype=np.float64)
+def _either(where: Any, value: Any, fallback: Any) -> Floats:
+    return np.asarray(np.where(where, value, fallback), dtype=np.float64)
 
 
 def bartlett(variances: Floats, dfs: Floats) -> Floats:
