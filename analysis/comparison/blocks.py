@@ -83,11 +83,11 @@ def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
     only one value makes no blocks. Raises `UsageError` for a setting that no cell has."""
     if by is not None:
         for key in keys_of(by):
-            known = key in ranking.keys or any(_has(cell, key) for cell in ranking.cells)
-            if ranking.cells and not known:
-                others = ", ".join(ranking.keys) or "none"
+            present = key in ranking.keys or any(_has(cell, key) for cell in ranking.cells)
+            if ranking.cells and not present:
+                names = ", ".join(ranking.keys) or "none"
                 raise UsageError(
-                    f"by {key!r}: all cells have the same value; they differ in {others}"
+                    f"by {key!r}: all cells have the same value; they differ in {names}"
                 )
         differing = [key for key in keys_of(by) if key in ranking.keys]
         return _blocks(ranking, sign, ", ".join(differing), None) if differing else None
@@ -107,7 +107,9 @@ def _crossing_of(ranking: Ranking, sign: float) -> Crossing | None:
     if not named:
         return None
     axes = find_axes(ranking, sign)
-    return min(find_crossings(ranking, axes, sign, named), key=lambda one: one.p, default=None)
+    return min(
+        find_crossings(ranking, axes, sign, named), key=lambda crossing: crossing.p, default=None
+    )
 
 
 def _texts(ranking: Ranking, key: str) -> bool:
@@ -119,9 +121,9 @@ def _blocks(ranking: Ranking, sign: float, by: str, why: Crossing | None) -> Blo
     groups: dict[str, list[Cell]] = {}
     for cell in ranking.cells:
         groups.setdefault(level(cell.settings, by), []).append(cell)
-    done = {value: _rows([c for c in own if c.summary.n], by) for value, own in groups.items()}
+    done = {value: _rows([c for c in cells if c.summary.n], by) for value, cells in groups.items()}
     blocks = tuple(
-        _block(ranking, sign, by, value, [own for other, own in done.items() if other != value])
+        _block(ranking, sign, by, value, [rows for key, rows in done.items() if key != value])
         for value in groups
     )
     ragged = len({frozenset(rows) for rows in done.values()}) > 1
@@ -132,15 +134,15 @@ def _rows(cells: Sequence[Cell], by: str) -> set[Row]:
     return {rest(cell, by) for cell in cells}
 
 
-def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[set[Row]]) -> Block:
-    own = tuple(cell for cell in ranking.cells if level(cell.settings, by) == value)
-    part = replace(ranking, cells=own, best=None, best_run=None, comparisons={})
+def _block(ranking: Ranking, sign: float, by: str, value: str, peers: Sequence[set[Row]]) -> Block:
+    cells = tuple(cell for cell in ranking.cells if level(cell.settings, by) == value)
+    part = replace(ranking, cells=cells, best=None, best_run=None, comparisons={})
     good = usable(part)
     counted = [cell for cell in good if cell.counted]
     best = counted[0] if counted else None  # the cells are in the order of the ranking
     tried = _rows(part.tried, by)
-    holes = _holes(tried, others)
-    diverged = sum(cell.diverged > 0 for cell in own)
+    holes = _holes(tried, peers)
+    diverged = sum(cell.diverged > 0 for cell in cells)
     if best is None:
         return Block(value, len(tried), diverged, None, (), {}, (), holes)
     groups = {cell.name: cell.values for cell in good}
@@ -164,18 +166,20 @@ def by_blocks(ranking: Ranking, partition: Blocks, sign: float) -> tuple[Ranking
     for block in partition.blocks:
         best = block.best
         if best is not None:
-            own = tuple(c for c in ranking.cells if level(c.settings, partition.by) == block.value)
-            part = replace(ranking, cells=own)
+            cells = tuple(
+                c for c in ranking.cells if level(c.settings, partition.by) == block.value
+            )
+            part = replace(ranking, cells=cells)
             best, _ = as_chosen(part, best, block.comparisons, sign)
             chosen[best.name] = best
-            leaders |= {cell.name: best.name for cell in own}
+            leaders |= {cell.name: best.name for cell in cells}
         blocks.append(replace(block, best=best))
     apart = replace(
         ranking,
         cells=tuple(chosen.get(cell.name, cell) for cell in ranking.cells),
         best=None,
         best_run=None,
-        comparisons={n: one for block in blocks for n, one in block.comparisons.items()},
+        comparisons={n: entry for block in blocks for n, entry in block.comparisons.items()},
         passed_over=(),
         chosen_of=1,
         held_back=(),
@@ -184,12 +188,12 @@ def by_blocks(ranking: Ranking, partition: Blocks, sign: float) -> tuple[Ranking
     return apart, replace(partition, blocks=tuple(blocks))
 
 
-def _holes(tried: set[Row], others: Sequence[set[Row]]) -> tuple[Row, ...]:
+def _holes(tried: set[Row], peers: Sequence[set[Row]]) -> tuple[Row, ...]:
     values: dict[str, set[str]] = {}
     for row in tried:
         for key, text in row:
             values.setdefault(key, set()).add(text)
-    missing = set[Row]().union(*others) - tried
+    missing = set[Row]().union(*peers) - tried
     fitting = [row for row in missing if all(text in values.get(key, ()) for key, text in row)]
     return tuple(sorted(fitting, key=_order))
 
@@ -216,8 +220,8 @@ def rows(blocks: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
     typed = {(key, level(cell.settings, key)): cell.settings[key] for cell, key in given}
     values: dict[str, list[Any]] = {}
     for cell in cells:
-        own = [cell.settings.get(key) for key in blocks.keys]
-        values.setdefault(level(cell.settings, blocks.by), own)
+        combination = [cell.settings.get(key) for key in blocks.keys]
+        values.setdefault(level(cell.settings, blocks.by), combination)
     return [
         {
             "value": values[block.value] if len(blocks.keys) > 1 else values[block.value][0],

@@ -25,8 +25,8 @@ def usable(ranking: Ranking) -> list[Cell]:
 
 def rest(cell: Cell, by: str) -> Row:
     """Return the settings of a cell except `by`. Cells with the same result differ only in `by`."""
-    others = [key for key in cell.settings if key not in (by, *keys_of(by))]
-    return tuple((key, level(cell.settings, key)) for key in others)
+    keys = [key for key in cell.settings if key not in (by, *keys_of(by))]
+    return tuple((key, level(cell.settings, key)) for key in keys)
 
 
 def parts(ranking: Ranking, key: str) -> int:
@@ -65,7 +65,7 @@ def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate
     """Return the mean difference between the first and the second cell of each pair, with the
     noise of the ranking. If that noise is unknown, the pairs are the sample."""
     share = 1 / len(pairs)
-    parts = [part for one, two in pairs for part in ((one, share), (two, -share))]
+    parts = [part for left, right in pairs for part in ((left, share), (right, -share))]
     estimate = weigh(ranking, parts)
     return over_rows(ranking, pairs) if estimate.p is None else estimate
 

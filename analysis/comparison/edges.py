@@ -47,8 +47,8 @@ class Edge:
         """The reason why the end is not called better than its neighbour; "" if it is better."""
         if self.told:
             return ""
-        known = self.gain is not None and self.gain.p is not None
-        return "within the noise" if known else "noise not known"
+        tested = self.gain is not None and self.gain.p is not None
+        return "within the noise" if tested else "noise not known"
 
 
 def find_edges(
@@ -92,11 +92,11 @@ def _beside(cell: Mapping[str, Any], best: Mapping[str, Any], axis: str) -> bool
 
 
 def _same(cell: Mapping[str, Any], best: Mapping[str, Any], key: str) -> bool:
-    own, other = cell[key], best[key]
-    if isinstance(own, bool | str) or isinstance(other, bool | str):
-        return type(own) is type(other) and own == other
-    if isinstance(own, int | float) and isinstance(other, int | float):
-        return own == other
+    left, right = cell[key], best[key]
+    if isinstance(left, bool | str) or isinstance(right, bool | str):
+        return type(left) is type(right) and left == right
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return left == right
     return level(cell, key) == level(best, key)
 
 
@@ -114,12 +114,12 @@ def judge_edges(
     failed = [cell.settings for cell in ranking.tried]
     mean = best.summary.mean
     equal = [c.settings for c in usable(ranking) if c is not best and c.summary.mean == mean]
-    every = find_edges(best.settings, failed, planned, alone=alone)
-    tried = {edge.axis: edge.values for edge in every}
+    all_edges = find_edges(best.settings, failed, planned, alone=alone)
+    tried = {edge.axis: edge.values for edge in all_edges}
     edges = [
         replace(edge, stopped=edge.axis not in tried, values=tried.get(edge.axis, edge.values))
         for edge in find_edges(best.settings, good, planned, alone=alone)
-        if not any(_beside(other, best.settings, edge.axis) for other in equal)
+        if not any(_beside(cell, best.settings, edge.axis) for cell in equal)
     ]
     # Trends are claims of the same kind, and have the other half of the level.
     family = 2 * max(len(_ordered_axes(best, good)), 1) * max(blocks, 1)
@@ -128,8 +128,8 @@ def judge_edges(
 
 def _ordered_axes(best: Cell, good: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the settings that can have an edge."""
-    own = best.settings
-    rows = {axis: [cell for cell in good if _beside(cell, own, axis)] for axis in own}
+    settings = best.settings
+    rows = {axis: [cell for cell in good if _beside(cell, settings, axis)] for axis in settings}
     return [axis for axis, row in rows.items() if len(ordered(axis, row)) > 1]
 
 
@@ -139,9 +139,9 @@ def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) 
         return edge
     gain = over_pairs(ranking, pairs)
     chances = [gain.p] if gain.p is not None and sign * gain.value < 0 else []
-    own = [pair for pair in pairs if pair[0] is best]
-    if own and len(pairs) > 1:
-        alone = weigh(ranking, [(own[0][0], 1.0), (own[0][1], -1.0)])
+    best_pairs = [pair for pair in pairs if pair[0] is best]
+    if best_pairs and len(pairs) > 1:
+        alone = weigh(ranking, [(best_pairs[0][0], 1.0), (best_pairs[0][1], -1.0)])
         if alone.p is not None and sign * alone.value < 0:
             chances = [2 * p for p in (*chances, len(pairs) * alone.p)]
     level = (1 - CONFIDENCE) / family
@@ -156,20 +156,20 @@ def _by_their_noise(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> flo
         return 0.0
     sides = [[cell for cell, _ in pairs], [cell for _, cell in pairs]]
     here = {cell.name for side in sides for cell in side}
-    others = {c.name: ranking.on_scale(c) for c in usable(ranking) if c.name not in here}
-    rest = fit_noise(others, "pooled")
+    remaining = {c.name: ranking.on_scale(c) for c in usable(ranking) if c.name not in here}
+    rest = fit_noise(remaining, "pooled")
     levels = [fit_noise({c.name: ranking.on_scale(c) for c in s}, "pooled") for s in sides]
     if not all(noise.prior and noise.total for noise in (rest, *levels)):
         return 0.0
     total = sum(noise.total for noise in levels)
-    own = math.fsum(noise.total / total * (noise.prior or 0.0) ** 2 for noise in levels)
-    if upper_tail_f(own / (rest.prior or 1.0) ** 2, total, rest.total) > NOISIER:
+    variance = math.fsum(noise.total / total * (noise.prior or 0.0) ** 2 for noise in levels)
+    if upper_tail_f(variance / (rest.prior or 1.0) ** 2, total, rest.total) > NOISIER:
         return 0.0
     spreads = {name: spread for noise in levels for name, spread in noise.spreads.items()}
     parts = [(cell, weight) for a, b in pairs for cell, weight in ((a, 1.0), (b, -1.0))]
     groups = [(cell.name, ranking.on_scale(cell)) for cell, _ in parts]
-    theirs = replace(ranking.noise, kind="pooled", spreads=spreads, total=total)
-    comparison = theirs.contrast(groups, [weight for _, weight in parts])
+    noise = replace(ranking.noise, kind="pooled", spreads=spreads, total=total)
+    comparison = noise.contrast(groups, [weight for _, weight in parts])
     return 0.0 if comparison.p is None else comparison.p
 
 

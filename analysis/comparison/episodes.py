@@ -87,12 +87,12 @@ class Episodes:
     @property
     def unsolved(self) -> list[str]:
         """The tasks that no cell solved in any episode."""
-        return [one.task for one in self.tasks if not one.solved_by]
+        return [entry.task for entry in self.tasks if not entry.solved_by]
 
     @property
     def apart(self) -> list[str]:
         """The tasks on which cells differ beyond the noise."""
-        return [one.task for one in self.tasks if one.apart]
+        return [entry.task for entry in self.tasks if entry.apart]
 
 
 class _Played(NamedTuple):
@@ -115,41 +115,41 @@ def by_episodes(data: SweepData, ranking: Ranking) -> list[Episodes]:
 def _of_split(split: str, ranking: Ranking) -> Episodes:
     played: dict[str, list[list[_Played]]] = {}
     for cell in ranking.cells:
-        if runs := [own for run in cell.runs if (own := _episodes_of(run, split))]:
+        if runs := [episodes for run in cell.runs if (episodes := _episodes_of(run, split))]:
             played[cell.name] = runs
-    every = [one for runs in played.values() for own in runs for one in own]
-    tasks = sorted({one.episode.task for one in every})
+    all_episodes = [entry for runs in played.values() for run in runs for entry in run]
+    tasks = sorted({entry.episode.task for entry in all_episodes})
     by_task = [_task(task, played, len(tasks)) for task in tasks]
-    by_task.sort(key=lambda one: (not one.apart, not one.solved_by, -one.gap, one.task))
+    by_task.sort(key=lambda entry: (not entry.apart, not entry.solved_by, -entry.gap, entry.task))
     cells = tuple(_cell(cell, runs) for cell, runs in played.items())
-    counts = [len({one.iteration for one in own}) for runs in played.values() for own in runs]
-    return Episodes(split, cells, tuple(by_task), read=len(every), iterations=max(counts))
+    counts = [len({entry.iteration for entry in run}) for runs in played.values() for run in runs]
+    return Episodes(split, cells, tuple(by_task), read=len(all_episodes), iterations=max(counts))
 
 
 def _episodes_of(run: RunData, split: str) -> list[_Played]:
     return [
-        _Played(one.iteration, one.reward, one.episode)
-        for one in run.rollouts
-        if one.split == split and one.episode is not None and math.isfinite(one.reward)
+        _Played(entry.iteration, entry.reward, entry.episode)
+        for entry in run.rollouts
+        if entry.split == split and entry.episode is not None and math.isfinite(entry.reward)
     ]
 
 
-def _at(end: int, own: Iterable[_Played]) -> list[_Played]:
-    return [one for one in own if one.iteration == end]
+def _at(end: int, episodes: Iterable[_Played]) -> list[_Played]:
+    return [entry for entry in episodes if entry.iteration == end]
 
 
-def _last(own: Sequence[_Played]) -> list[_Played]:
-    return _at(max(one.iteration for one in own), own)
+def _last(episodes: Sequence[_Played]) -> list[_Played]:
+    return _at(max(entry.iteration for entry in episodes), episodes)
 
 
 def _cell(cell: str, runs: Sequence[Sequence[_Played]]) -> CellEpisodes:
-    firsts = [_at(min(one.iteration for one in own), own) for own in runs]
+    firsts = [_at(min(entry.iteration for entry in run), run) for run in runs]
     return CellEpisodes(
         cell=cell,
         runs=len(runs),
-        first=_mean([_reward(own) for own in firsts]),
-        tasks=len({one.episode.task for own in runs for one in own if one.episode.solved}),
-        figures=_figures([_last(own) for own in runs], [one for own in runs for one in own]),
+        first=_mean([_reward(run) for run in firsts]),
+        tasks=len({entry.episode.task for run in runs for entry in run if entry.episode.solved}),
+        figures=_figures([_last(run) for run in runs], [entry for run in runs for entry in run]),
     )
 
 
@@ -158,16 +158,16 @@ def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: i
     levels: list[list[float]] = []
     solved: list[str] = []
     for cell, runs in played.items():
-        on_task = [[one for one in run if one.episode.task == task] for run in runs]
-        own = [episodes for episodes in on_task if episodes]
-        if not own:
+        on_task = [[entry for entry in run if entry.episode.task == task] for run in runs]
+        filled = [episodes for episodes in on_task if episodes]
+        if not filled:
             continue
-        lasts = [_last(run) for run in own]
-        cells[cell] = _figures(lasts, [one for run in own for one in run])
+        lasts = [_last(run) for run in filled]
+        cells[cell] = _figures(lasts, [entry for run in filled for entry in run])
         levels.append([_reward(run) for run in lasts])
-        if any(one.episode.solved for run in own for one in run):
+        if any(entry.episode.solved for run in filled for entry in run):
             solved.append(cell)
-    means = [one.reward for one in cells.values()]
+    means = [entry.reward for entry in cells.values()]
     p = f_test(levels)
     p = None if p is None else min(1.0, p * tasks)
     return TaskEpisodes(task, cells, tuple(solved), max(means) - min(means), p)
@@ -180,43 +180,43 @@ def f_test(groups: Sequence[Sequence[float]]) -> float | None:
     df, below = len(groups) - 1, count - len(groups)
     if df < 1 or below < 1:
         return None
-    whole = math.fsum(value for own in groups for value in own) / count
-    between = math.fsum(len(own) * (_mean(own) - whole) ** 2 for own in groups)
-    within = math.fsum((value - _mean(own)) ** 2 for own in groups for value in own)
+    whole = math.fsum(value for group in groups for value in group) / count
+    between = math.fsum(len(group) * (_mean(group) - whole) ** 2 for group in groups)
+    within = math.fsum((value - _mean(group)) ** 2 for group in groups for value in group)
     if within <= 1e-12 * between or within == 0:
         return 0.0 if between > 0 else 1.0
     return upper_tail_f(between / df / (within / below), df, below)
 
 
-def _figures(runs: Sequence[Sequence[_Played]], every: Sequence[_Played]) -> Figures:
+def _figures(runs: Sequence[Sequence[_Played]], all_episodes: Sequence[_Played]) -> Figures:
     """Return the figures: means over the episodes of each run, averaged over `runs`, and counts
-    over the episodes in `every`."""
-    stops = [Counter(one.episode.stop for one in own) for own in runs]
-    timed = [[s for one in own if (s := one.episode.seconds) is not None] for own in runs]
+    over the episodes in `all_episodes`."""
+    stops = [Counter(entry.episode.stop for entry in run) for run in runs]
+    timed = [[s for entry in run if (s := entry.episode.seconds) is not None] for run in runs]
     ended = list(zip(stops, runs, strict=True))
-    shares = {limit: _mean([n[limit] / len(own) for n, own in ended]) for limit in _LIMITS}
+    shares = {limit: _mean([n[limit] / len(run) for n, run in ended]) for limit in _LIMITS}
     limits = {limit: share for limit, share in shares.items() if share}
     return Figures(
         episodes=sum(map(len, runs)),
-        reward=_mean([_reward(own) for own in runs]),
-        solved=_mean([_mean([float(one.episode.solved) for one in own]) for own in runs]),
-        turns=_mean([_mean([one.episode.turns for one in own]) for own in runs]),
+        reward=_mean([_reward(run) for run in runs]),
+        solved=_mean([_mean([float(entry.episode.solved) for entry in run]) for run in runs]),
+        turns=_mean([_mean([entry.episode.turns for entry in run]) for run in runs]),
         limited=math.fsum(limits.values()),
         stops=limits,
-        cut=_mean([_cut(own) for own in runs]),
-        seconds=_mean([_mean(own) for own in timed if own]) if any(timed) else None,
-        failures=sum(one.episode.failures for one in every),
-        lost=sum(one.episode.lost for one in every),
+        cut=_mean([_cut(run) for run in runs]),
+        seconds=_mean([_mean(seconds) for seconds in timed if seconds]) if any(timed) else None,
+        failures=sum(entry.episode.failures for entry in all_episodes),
+        lost=sum(entry.episode.lost for entry in all_episodes),
     )
 
 
-def _cut(own: Sequence[_Played]) -> float:
-    turns = sum(one.episode.turns for one in own)
-    return sum(one.episode.cut for one in own) / turns if turns else 0.0
+def _cut(episodes: Sequence[_Played]) -> float:
+    turns = sum(entry.episode.turns for entry in episodes)
+    return sum(entry.episode.cut for entry in episodes) / turns if turns else 0.0
 
 
-def _reward(own: Sequence[_Played]) -> float:
-    return _mean([one.reward for one in own])
+def _reward(episodes: Sequence[_Played]) -> float:
+    return _mean([entry.reward for entry in episodes])
 
 
 def _mean(values: Sequence[float]) -> float:

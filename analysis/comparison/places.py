@@ -67,13 +67,13 @@ def _place(
         row = level(cell.settings, by) if by is not None else rest(cell, key)
         rows.setdefault(row, []).append(cell)
     texts = {float(cell.settings[key]): cell.texts[key] for cell in cells}
-    whole = [own for own in rows.values() if len({c.settings[key] for c in own}) >= _ROWS]
+    whole = [group for group in rows.values() if len({c.settings[key] for c in group}) >= _ROWS]
 
     def merit(cell: Cell) -> float:
         return sign * level_mean(ranking, cell)
 
     if len(whole) >= _ROWS:
-        bests = [float(min(own, key=merit).settings[key]) for own in whole]
+        bests = [float(min(group, key=merit).settings[key]) for group in whole]
         low, high = _shortest(sorted(bests))
         counts = tuple(Counter(bests).most_common())
         return Place(key, low, high, len(whole), len(cells), counts, by or "row", texts)

@@ -45,8 +45,8 @@ def lead_found(cells: int, seeds: int, known_df: float = math.inf) -> float:
     df = (seeds - 1) * (cells if cells >= FEW else 4 / 3)
     drawn: Any = rng.chisquare(df, _DRAWS)
     reach: Any = student_quantile((1 + CONFIDENCE) / 2, df) * np.sqrt(2 * drawn / df)
-    others: Any = rng.standard_normal((_DRAWS, cells - 1)).max(axis=1)
-    needed = others - rng.standard_normal(_DRAWS) + reach
+    rival: Any = rng.standard_normal((_DRAWS, cells - 1)).max(axis=1)
+    needed = rival - rng.standard_normal(_DRAWS) + reach
     if known_df < math.inf:
         needed = needed * np.sqrt(known_df / rng.chisquare(known_df, _DRAWS))
     return float(np.quantile(needed, _SHARE)) / math.sqrt(seeds)

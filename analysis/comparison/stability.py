@@ -153,10 +153,10 @@ class _Scatter(NamedTuple):
 def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int) -> float:
     """Return half of the largest difference between two values of a run that noise can explain."""
     between, of_all = shared
-    own = _about_a_line([course]) if len(course.values) >= _MANY else None
-    known = [scatter for scatter in (between, own) if scatter is not None] or [of_all]
+    within = _about_a_line([course]) if len(course.values) >= _MANY else None
+    scatters = [scatter for scatter in (between, within) if scatter is not None] or [of_all]
     chance = (1 - CONFIDENCE) / (runs * len(course.values))
-    reaches = [s.sd * student_quantile(1 - chance, s.df) for s in known]
+    reaches = [s.sd * student_quantile(1 - chance, s.df) for s in scatters]
     return max(reaches) / 2**0.5
 
 
@@ -168,12 +168,12 @@ def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
     for course in courses:
         cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)
     scatters: list[_Scatter] = []
-    for own in cells.values():
-        if len(own) > 1:
-            half = np.stack(own)[:, len(own[0]) // 2 :]
+    for values in cells.values():
+        if len(values) > 1:
+            half = np.stack(values)[:, len(values[0]) // 2 :]
             middle = half - half.mean(axis=0)
-            spread = math.sqrt(float(np.sum(middle**2)) / ((len(own) - 1) * half.shape[1]))
-            scatters.append(_Scatter(spread, float((len(own) - 1) * half.shape[1])))
+            spread = math.sqrt(float(np.sum(middle**2)) / ((len(values) - 1) * half.shape[1]))
+            scatters.append(_Scatter(spread, float((len(values) - 1) * half.shape[1])))
     scatters.sort()
     return scatters[(len(scatters) - 1) // 2] if scatters else None
 

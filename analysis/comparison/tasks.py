@@ -88,12 +88,12 @@ def _at_checkpoint(
 ) -> ScoredCheckpoint:
     scores = [score for run in runs for score in run.scores if score.place == place]
     suites = dict.fromkeys(score.suite for score in scores)
-    values = {suite: [one.score for one in scores if one.suite == suite] for suite in suites}
+    values = {suite: [entry.score for entry in scores if entry.suite == suite] for suite in suites}
     return ScoredCheckpoint(
         cell,
         scores[-1].checkpoint,
         max(map(len, values.values())),
-        {suite: center(own) for suite, own in values.items()},
+        {suite: center(numbers) for suite, numbers in values.items()},
     )
 
 
@@ -169,8 +169,8 @@ def profile(scores: Floats, levels: Sequence[float]) -> list[float]:
     return [float((scores > level).mean()) for level in levels]
 
 
-def improvement(own: Floats, other: Floats) -> float:
-    """Return the probability that a run of `own` beats a run of `other`, averaged over the
+def improvement(first: Floats, second: Floats) -> float:
+    """Return the probability that a run of `first` beats a run of `second`, averaged over the
     tasks. A tie counts as half (Mann and Whitney's U, divided by the number of pairs)."""
-    gaps = own[:, np.newaxis, :] - other[np.newaxis, :, :]
+    gaps = first[:, np.newaxis, :] - second[np.newaxis, :, :]
     return float(((gaps > 0) + 0.5 * (gaps == 0)).mean())

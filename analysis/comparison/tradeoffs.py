@@ -65,7 +65,7 @@ def find_tradeoffs(
         _tradeoff(titles[kind], kind, ranking, get, data.metric.sign)
         for kind, get in wanted.items()
     ]
-    return [one for one in tradeoffs if one is not None]
+    return [entry for entry in tradeoffs if entry is not None]
 
 
 def _end(run: RunData, key: str) -> float | None:
