@@ -171,18 +171,18 @@ class _Gap(NamedTuple):
     ranking: Ranking
     matched: bool
 
-    def between(self, own: str, other: str) -> Estimate:
+    def between(self, first: str, second: str) -> Estimate:
         """Return the difference between the marginal means of two values. The interval is
         missing if the axis is not `matched`: effects of the other settings then add to the
         noise."""
-        one, two = self.groups[own], self.groups[other]
+        left, right = self.groups[first], self.groups[second]
         if not self.matched:
-            return Estimate(_plain_mean(self.ranking, one) - _plain_mean(self.ranking, two))
-        parts = [(c, 1 / len(one)) for c in one] + [(c, -1 / len(two)) for c in two]
+            return Estimate(_plain_mean(self.ranking, left) - _plain_mean(self.ranking, right))
+        parts = [(c, 1 / len(left)) for c in left] + [(c, -1 / len(right)) for c in right]
         contrast = weigh(self.ranking, parts)
         if contrast.p is None:
-            beside = {rest(cell, self.key): cell for cell in two}
-            return over_rows(self.ranking, [(c, beside[rest(c, self.key)]) for c in one])
+            beside = {rest(cell, self.key): cell for cell in right}
+            return over_rows(self.ranking, [(c, beside[rest(c, self.key)]) for c in left])
         return contrast
 
 
@@ -223,8 +223,8 @@ def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
         if _is_beyond_noise(axis.ends, family) and _is_beyond_noise(toward, family):
             side = "smallest" if axis.best == 0 else "largest"
             # All steps at once: each must be significant, so no correction is needed.
-            every = all(_is_beyond_noise(step, family) for step in axis.steps)
-            trends.append(Trend(axis.key, side, axis.ends, every))
+            steady = all(_is_beyond_noise(step, family) for step in axis.steps)
+            trends.append(Trend(axis.key, side, axis.ends, steady))
     return trends
 
 
@@ -247,10 +247,12 @@ def find_crossings(
         pairs = [(x, y) for x in shown for y in shown if x != y]
     else:
         pairs = [(axis.key, y) for axis in axes[:_PAIRED] for y in by if axis.key != y]
-    crossings = [one for x, y in pairs if (one := _crossing(x, y, ranking, sign, len(pairs)))]
+    crossings = [
+        crossing for x, y in pairs if (crossing := _crossing(x, y, ranking, sign, len(pairs)))
+    ]
     by_pair: dict[frozenset[str], Crossing] = {}
-    for one in sorted(crossings, key=lambda one: one.p):
-        by_pair.setdefault(frozenset((one.x, one.y)), one)
+    for crossing in sorted(crossings, key=lambda crossing: crossing.p):
+        by_pair.setdefault(frozenset((crossing.x, crossing.y)), crossing)
     return list(by_pair.values())
 
 
@@ -258,8 +260,8 @@ def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Cro
     rows: dict[str, dict[str, dict[object, Cell]]] = {}
     for cell in usable(ranking):
         at = rows.setdefault(level(cell.settings, y), {})
-        others = tuple(item for item in rest(cell, x) if item[0] != y)
-        at.setdefault(level(cell.settings, x), {})[others] = cell
+        settings = tuple(item for item in rest(cell, x) if item[0] != y)
+        at.setdefault(level(cell.settings, x), {})[settings] = cell
     # Compare the best value over all rows with the best value of each row.
     better: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for name, row in rows.items():
@@ -276,21 +278,21 @@ def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Cro
             order = (first, second) if sign * gap.value < 0 else (second, first)
             better.setdefault(order, []).append((p, name))
     crossings: list[Crossing] = []
-    for (first, second), own in better.items():
-        other = better.get((second, first))
-        if other is not None and first < second:
-            (p, here), (q, there) = min(own), min(other)
+    for (first, second), forward in better.items():
+        reverse = better.get((second, first))
+        if reverse is not None and first < second:
+            (p, here), (q, there) = min(forward), min(reverse)
             crossings.append(Crossing(x, y, first, second, here, there, max(p, q)))
-    least = min(crossings, key=lambda one: one.p, default=None)
+    least = min(crossings, key=lambda crossing: crossing.p, default=None)
     return least if least is not None and least.p <= 1 - CONFIDENCE else None
 
 
 def _within(
-    ranking: Ranking, one: Mapping[object, Cell], two: Mapping[object, Cell]
+    ranking: Ranking, left: Mapping[object, Cell], right: Mapping[object, Cell]
 ) -> Estimate | None:
     """Return the difference between two values of an axis at one value of another axis, over the
     combinations of the other settings that both have."""
-    both = [(one[key], two[key]) for key in one if key in two]
+    both = [(left[key], right[key]) for key in left if key in right]
     return over_pairs(ranking, both) if both else None
 
 
@@ -311,7 +313,7 @@ def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float
         at = (level(cell.settings, y.key), level(cell.settings, x.key))
         places.setdefault(at, []).append(level_mean(ranking, cell))
     xs, ys = (tuple(entry.value for entry in axis.levels) for axis in (x, y))
-    middles = {at: math.fsum(v / len(own) for v in own) for at, own in places.items()}
+    middles = {at: math.fsum(v / len(values) for v in values) for at, values in places.items()}
     scaled = [[middles.get((b, a)) for a in xs] for b in ys]
     best: list[int | None] = []
     for row in scaled:

@@ -92,12 +92,14 @@ def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
     if not splits:
         return None
     split = "train" if "train" in splits else splits[0]
-    of = {run.id: [r for r in run.rollouts if r.split == split] for run in data.runs}
-    finals = [r.reward for run in data.runs for r in _final(of[run.id]) if math.isfinite(r.reward)]
+    by_run = {run.id: [r for r in run.rollouts if r.split == split] for run in data.runs}
+    finals = [
+        r.reward for run in data.runs for r in _final(by_run[run.id]) if math.isfinite(r.reward)
+    ]
     low, high = (min(finals), max(finals)) if finals else (0.0, 0.0)
     limits = {run.id: _limit(run, data) for run in data.runs}
-    sampled = (cell for cell in ranking.cells if any(of[run.id] for run in cell.runs))
-    cells = tuple(_cell(cell, of, limits, (low, high)) for cell in sampled)
+    sampled = (cell for cell in ranking.cells if any(by_run[run.id] for run in cell.runs))
+    cells = tuple(_cell(cell, by_run, limits, (low, high)) for cell in sampled)
     shown = [] if ranking.best_run is None else examples(ranking.best_run, split, 3)
     return Behaviour(
         split=split,
@@ -105,8 +107,8 @@ def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
         low=low,
         high=high,
         examples=tuple(shown),
-        disagreements=tuple(_disagreements(ranking, of)),
-        flags=tuple(flag for cell in cells for flag in _flags(cell, ranking, of)),
+        disagreements=tuple(_disagreements(ranking, by_run)),
+        flags=tuple(flag for cell in cells for flag in _flags(cell, ranking, by_run)),
     )
 
 
@@ -133,14 +135,14 @@ def _limit(run: RunData, data: SweepData) -> int | None:
 
 def _cell(
     cell: Cell,
-    of: Mapping[str, list[Rollout]],
+    by_run: Mapping[str, list[Rollout]],
     limits: Mapping[str, int | None],
     ends: tuple[float, float],
 ) -> CellBehaviour:
-    runs = [run for run in cell.runs if of[run.id]]
-    sampled = [of[run.id] for run in runs]
-    finals = [_final(own) for own in sampled]
-    cut = [_cut(own, limits[run.id]) for run, own in zip(runs, finals, strict=True)]
+    runs = [run for run in cell.runs if by_run[run.id]]
+    sampled = [by_run[run.id] for run in runs]
+    finals = [_final(rollouts) for rollouts in sampled]
+    cut = [_cut(rollouts, limits[run.id]) for run, rollouts in zip(runs, finals, strict=True)]
     return CellBehaviour(
         cell=cell.name,
         rollouts=sum(map(len, sampled)),
@@ -167,11 +169,11 @@ def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]
         by_iteration: dict[int, list[Rollout]] = {}
         for rollout in rollouts:
             by_iteration.setdefault(rollout.iteration, []).append(rollout)
-        for iteration, own in by_iteration.items():
-            if (value := judge(own)) is not None:
+        for iteration, batch in by_iteration.items():
+            if (value := judge(batch)) is not None:
                 collected.setdefault(iteration, []).append(value)
-    shared = {i: own for i, own in sorted(collected.items()) if 2 * len(own) > len(runs)}
-    return {iteration: finite_mean(own) or 0.0 for iteration, own in shared.items()}
+    shared = {i: values for i, values in sorted(collected.items()) if 2 * len(values) > len(runs)}
+    return {iteration: finite_mean(values) or 0.0 for iteration, values in shared.items()}
 
 
 def _mean_length(rollouts: list[Rollout]) -> float | None:
@@ -268,7 +270,7 @@ def _of_different_questions(rollouts: Sequence[Rollout], count: int) -> list[Rol
     return list(by_question.values())
 
 
-def _disagreements(ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Disagreement]:
+def _disagreements(ranking: Ranking, by_run: Mapping[str, list[Rollout]]) -> list[Disagreement]:
     """Return at most six questions that several cells answered at least twice each, the largest
     gap in mean reward first. Questions are matched by their text, since their order differs
     between runs."""
@@ -276,24 +278,26 @@ def _disagreements(ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Di
     references: dict[str, str] = {}
     for cell in ranking.cells:
         for run in cell.runs:
-            for rollout in _final(of[run.id]):
+            for rollout in _final(by_run[run.id]):
                 if rollout.prompt and math.isfinite(rollout.reward):
                     references.setdefault(rollout.prompt, rollout.reference)
-                    own = answers.setdefault(rollout.prompt, {})
-                    own.setdefault(cell.name, []).append(rollout.reward)
+                    by_cell = answers.setdefault(rollout.prompt, {})
+                    by_cell.setdefault(cell.name, []).append(rollout.reward)
     disagreements: list[Disagreement] = []
     for prompt, cells in answers.items():
         if len(cells) < 2 or min(map(len, cells.values())) < 2:
             continue
-        means = {cell: (finite_mean(own) or 0.0, len(own)) for cell, own in cells.items()}
+        means = {cell: (finite_mean(values) or 0.0, len(values)) for cell, values in cells.items()}
         levels = [mean for mean, _ in means.values()]
         gap = max(levels) / 2 - min(levels) / 2
         disagreements.append(Disagreement(prompt, references[prompt], means, gap))
-    disagreements.sort(key=lambda one: (-one.gap, one.prompt))
-    return [one for one in disagreements if one.gap > 0][:6]
+    disagreements.sort(key=lambda question: (-question.gap, question.prompt))
+    return [question for question in disagreements if question.gap > 0][:6]
 
 
-def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Flag]:
+def _flags(
+    cell: CellBehaviour, ranking: Ranking, by_run: Mapping[str, list[Rollout]]
+) -> list[Flag]:
     flags: list[Flag] = []
     if len(cell.length) > 1 and len(cell.reward) > 1:
         first, last = (cell.length[i] for i in (min(cell.length), max(cell.length)))
@@ -301,7 +305,7 @@ def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]
         if first > 0 and last >= 2 * first and last >= 16:
             text = f"answers grew from {first:.0f} to {last:.0f} tokens"
             flags.append(Flag("length", cell.cell, text, {"first": first, "last": last}))
-        flags += _hollow(cell, ranking, of, after - before)
+        flags += _hollow(cell, ranking, by_run, after - before)
     if cell.repeated is not None and cell.repeated > 0.1:
         text = f"{labels.percent(cell.repeated)} of its last answers repeat themselves"
         flags.append(Flag("repetition", cell.cell, text, {"share": cell.repeated}))
@@ -314,11 +318,11 @@ def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]
 
 
 def _hollow(
-    cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]], gain: float
+    cell: CellBehaviour, ranking: Ranking, by_run: Mapping[str, list[Rollout]], gain: float
 ) -> list[Flag]:
     """Return a flag if the reward rose while the fraction of correct answers did not."""
-    own = next(one for one in ranking.cells if one.name == cell.cell)
-    marks = [[r for r in of[run.id] if r.correct is not None] for run in own.runs]
+    ranked = next(entry for entry in ranking.cells if entry.name == cell.cell)
+    marks = [[r for r in by_run[run.id] if r.correct is not None] for run in ranked.runs]
     right = _over_time([m for m in marks if m], _share_right)
     spread = max(cell.reward.values()) - min(cell.reward.values())
     if len(right) < 2 or not spread or gain < 0.5 * spread:

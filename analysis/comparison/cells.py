@@ -259,9 +259,9 @@ def rank(data: SweepData) -> Ranking:
     held_back = tuple(cell for cell in ahead if cell.failed and not cell.diverged)
     ranking = Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys, noise, bounds)
     ranking = replace(ranking, worst=worst if bound else None, price=paid)
-    chosen, of = as_chosen(ranking, best, comparisons, sign)
+    chosen, count = as_chosen(ranking, best, comparisons, sign)
     ordered = tuple(chosen if cell is best else cell for cell in ordered)
-    ranking = replace(ranking, cells=ordered, best=chosen, chosen_of=of)
+    ranking = replace(ranking, cells=ordered, best=chosen, chosen_of=count)
     return replace(ranking, held_back=held_back, worst=worst)
 
 
@@ -270,23 +270,23 @@ def as_chosen(
 ) -> tuple[Cell, int]:
     """Return the best cell of a ranking, with an interval that allows for its selection, and the
     number of cells among which it may have been selected."""
-    others = [c for c in ranking.measured if c.name != best.name and c.counted and not c.diverged]
-    of = contenders(comparisons, [cell.name for cell in others])
+    rivals = [c for c in ranking.measured if c.name != best.name and c.counted and not c.diverged]
+    count = contenders(comparisons, [cell.name for cell in rivals])
     if ranking.noise.of(best.name) is None:
-        return best, of
+        return best, count
     failed = ranking.worst is not None and any(cell.failed for cell in ranking.cells)
-    runs = [cell.summary.n for cell in (best, *others)]
+    runs = [cell.summary.n for cell in (best, *rivals)]
     share = confidence(comparisons, ranking.noise, runs, failed=failed)
-    chosen = Chosen(best.name, of, sign, share)
+    chosen = Chosen(best.name, count, sign, share)
     chosen_summary = summarise_chosen(best.values, ranking.scale, ranking.noise, chosen)
     if best.failed and ranking.worst is not None:
         # The failed runs of the best cell may have had the worst value of all, so the interval ends
         # further out on that side.
         values = [*best.values, *[ranking.worst] * best.failed]
-        other = summarise_chosen(values, ranking.scale, ranking.noise, chosen)
-        end = {"high": other.high} if sign > 0 else {"low": other.low}
+        worst_case = summarise_chosen(values, ranking.scale, ranking.noise, chosen)
+        end = {"high": worst_case.high} if sign > 0 else {"low": worst_case.low}
         chosen_summary = chosen_summary._replace(**end)
-    return replace(best, summary=_within(chosen_summary, ranking.bounds)), of
+    return replace(best, summary=_within(chosen_summary, ranking.bounds)), count
 
 
 def bounded(
@@ -294,8 +294,8 @@ def bounded(
 ) -> dict[str, Comparison]:
     """Limit the differences of a bounded metric to those that its bounds allow."""
     most = bounds[1] - bounds[0]
-    linear = {name: one for name, one in comparisons.items() if one.scale == "linear"}
-    return {**comparisons, **{name: one._replace(most=most) for name, one in linear.items()}}
+    linear = {name: entry for name, entry in comparisons.items() if entry.scale == "linear"}
+    return {**comparisons, **{name: entry._replace(most=most) for name, entry in linear.items()}}
 
 
 def _all_same(cells: Sequence[Cell]) -> bool:
@@ -364,23 +364,23 @@ def _noise(
     data: SweepData, cells: Sequence[Cell], scale: Scale, keys: Sequence[str], *, shares: bool
 ) -> Noise:
     lent: dict[str, dict[str, list[float]]] = {}
-    for sweep, others in data.lent.items():
+    for sweep, borrowed in data.lent.items():
         lent[sweep] = {
             name: on_scale(values, scale)
-            for name, values in others.items()
+            for name, values in borrowed.items()
             if scale == "linear" or min(values) > 0
         }
     rule_name = "auto" if data.metric is None else data.metric.noise
-    own = {cell.name: on_scale(cell.values, scale) for cell in cells}
+    groups = {cell.name: on_scale(cell.values, scale) for cell in cells}
     rule = "own" if rule_name == "own" else "pooled" if rule_name == "pooled" else "auto"
-    noise = fit_noise(own, rule, lent, _positions(cells, keys), shares=shares)
+    noise = fit_noise(groups, rule, lent, _positions(cells, keys), shares=shares)
     counted = [cell for cell in cells if cell.counted and not cell.diverged]
     noise = paired(noise, {cell.name: cell.by_seed(scale) for cell in counted})
     worst = _worst(data)
     if worst is None or data.metric is None or data.metric.failed != "bound":
         return noise
     failed = {cell.name: cell.failed for cell in cells}
-    return with_failed(noise, own, failed, on_scale([worst], scale)[0])
+    return with_failed(noise, groups, failed, on_scale([worst], scale)[0])
 
 
 def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -395,7 +395,7 @@ def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str
             levels: dict[float, list[bool]] = {}
             for cell in cells:
                 levels.setdefault(cell.settings[key], []).append(cell.diverged > 0)
-            wild = {value for value, own in levels.items() if 2 * sum(own) >= len(own)}
+            wild = {value for value, marks in levels.items() if 2 * sum(marks) >= len(marks)}
             if wild and len(wild) < len(levels):
                 places[key + TOWARD] = {c.name: float(c.settings[key] in wild) for c in cells}
     return places
@@ -406,7 +406,7 @@ def _bounds(data: SweepData) -> tuple[float, float]:
     metric = data.metric
     curves = [run.curves.get(metric.name) for run in data.runs] if metric is not None else []
     values = [curve.finite.values for curve in curves if curve is not None]
-    ends = [float(end) for own in values if len(own) for end in (own.min(), own.max())]
+    ends = [float(end) for series in values if len(series) for end in (series.min(), series.max())]
     if metric is None or not ends:
         return -math.inf, math.inf
     # In tinker-cookbook's evaluations a score is a share of `num_examples` examples.
@@ -424,12 +424,12 @@ def _within(summary: Summary, bounds: tuple[float, float]) -> Summary:
 
 
 def _unset(
-    own: Mapping[str, Any], keys: Sequence[str], values_of: Mapping[str, Mapping[str, Any]]
+    values: Mapping[str, Any], keys: Sequence[str], values_of: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, ...]:
-    """Return the `keys` that are not in `own` but are set by a cell that agrees with all of
-    `own`."""
-    if len(own) == len(keys):
+    """Return the `keys` that are not in `values` but are set by a cell that agrees with all of
+    `values`."""
+    if len(values) == len(keys):
         return ()
-    longer = (other for other in values_of.values() if len(other) > len(own))
-    wider = [other for other in longer if all(item in other.items() for item in own.items())]
-    return tuple(key for key in keys if key not in own and any(key in other for other in wider))
+    longer = (cell for cell in values_of.values() if len(cell) > len(values))
+    wider = [cell for cell in longer if all(item in cell.items() for item in values.items())]
+    return tuple(key for key in keys if key not in values and any(key in cell for cell in wider))

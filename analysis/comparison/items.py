@@ -198,30 +198,32 @@ def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | No
 
 
 def difference(
-    own: Floats,
-    other: Floats,
+    left: Floats,
+    right: Floats,
     lucks: tuple[Luck, Luck] | None = None,
     clusters: Sequence[int] | None = None,
     *,
     shares: bool = False,
 ) -> Parts:
-    """Return the mean of `own` minus the mean of `other`. Items are paired; runs are not. For
+    """Return the mean of `left` minus the mean of `right`. Items are paired; runs are not. For
     `shares` (scores from 0 to 1) without clusters, two items are added, one won by each side:
     otherwise the interval would be too short if few items differ, and would be missing if none
     does (Bonett and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488)."""
-    by_item = own.mean(axis=0) - other.mean(axis=0)
+    by_item = left.mean(axis=0) - right.mean(axis=0)
     if shares and clusters is None:
-        one = 1 / min(len(own), len(other))
-        by_item = np.concatenate([by_item, [one, -one]])
+        win = 1 / min(len(left), len(right))
+        by_item = np.concatenate([by_item, [win, -win]])
         items_part, item_df = float(by_item.var()) / len(by_item), len(by_item) - 1.0
     else:
         items_part, item_df = _clustered(by_item, clusters)
     value = float(by_item.mean())
     if lucks is None:
         return Parts(value, items_part, item_df, 0.0, 1.0)
-    parts = [(luck.variance / len(t), luck.df) for luck, t in zip(lucks, (own, other), strict=True)]
+    parts = [
+        (luck.variance / len(t), luck.df) for luck, t in zip(lucks, (left, right), strict=True)
+    ]
     runs = sum(part for part, _ in parts)
-    rest = sum(luck.rest / len(t) for luck, t in zip(lucks, (own, other), strict=True))
+    rest = sum(luck.rest / len(t) for luck, t in zip(lucks, (left, right), strict=True))
     items_part = max(items_part - rest, 0.0)
     if lucks[0] == lucks[1]:
         return Parts(value, items_part, item_df, runs, lucks[0].df)
@@ -238,10 +240,10 @@ def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
         return {}
     alone = {
         cell
-        for cell, own in squares.items()
-        if _stands_out(own, [one for one in squares.values() if one is not own], len(squares))
+        for cell, sums in squares.items()
+        if _stands_out(sums, [peer for peer in squares.values() if peer is not sums], len(squares))
     }
-    usual = [own for cell, own in squares.items() if cell not in alone]
+    usual = [sums for cell, sums in squares.items() if cell not in alone]
     by_name = dict.fromkeys(tables, _luck(usual or list(squares.values())))
     return by_name | {cell: _luck([squares[cell]]) for cell in alone}
 
@@ -264,21 +266,21 @@ def _squares(scores: Floats) -> _Squares:
 
 
 def _luck(squares: Sequence[_Squares]) -> Luck:
-    df = sum(one.runs - 1 for one in squares)
+    df = sum(entry.runs - 1 for entry in squares)
     items = squares[0].items
-    between = sum(one.between for one in squares) / df
-    rest = sum(one.rest for one in squares) / (df * (items - 1))
+    between = sum(entry.between for entry in squares) / df
+    rest = sum(entry.rest for entry in squares) / (df * (items - 1))
     return Luck(between / items, rest / items, float(df))
 
 
-def _stands_out(own: _Squares, others: Sequence[_Squares], cells: int) -> bool:
-    df, rest_df = own.runs - 1, sum(one.runs - 1 for one in others)
-    if not others:
+def _stands_out(sums: _Squares, peers: Sequence[_Squares], cells: int) -> bool:
+    df, rest_df = sums.runs - 1, sum(peer.runs - 1 for peer in peers)
+    if not peers:
         return False
-    usual = sum(one.between for one in others) / rest_df
+    usual = sum(peer.between for peer in peers) / rest_df
     if usual <= 0:
-        return own.between > 0
-    return upper_tail_f(own.between / df / usual, df, rest_df) < (1 - CONFIDENCE) / cells
+        return sums.between > 0
+    return upper_tail_f(sums.between / df / usual, df, rest_df) < (1 - CONFIDENCE) / cells
 
 
 def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, float]:
@@ -290,22 +292,22 @@ def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, f
     count = len(values)
     if clusters is None:
         return float(values.var(ddof=1)) / count, count - 1.0
-    of = np.asarray(clusters)
-    rest, sizes = values - values.mean(), np.bincount(of).astype(float)
-    sums = np.bincount(of, rest).astype(float)
-    expected = sizes * (1 + _alike(rest, of, sums, sizes) * (sizes - 1))
+    index = np.asarray(clusters)
+    rest, sizes = values - values.mean(), np.bincount(index).astype(float)
+    sums = np.bincount(index, rest).astype(float)
+    expected = sizes * (1 + _alike(rest, index, sums, sizes) * (sizes - 1))
     df = float(expected.sum() ** 2 / (expected**2).sum()) - 1
     return float((sums**2 / (1 - sizes / count)).sum()) / count**2, max(df, 1.0)
 
 
-def _alike(rest: Floats, of: NDArray[np.intp], sums: Floats, sizes: Floats) -> float:
+def _alike(rest: Floats, index: NDArray[np.intp], sums: Floats, sizes: Floats) -> float:
     """Return the correlation of items within clusters, from 0 to 1, by a one-way analysis of
     variance."""
     count, groups = len(rest), len(sizes)
     if count == groups:
         return 0.0
     between = float((sums**2 / sizes).sum()) / (groups - 1)
-    within = float(((rest - (sums / sizes)[of]) ** 2).sum()) / (count - groups)
+    within = float(((rest - (sums / sizes)[index]) ** 2).sum()) / (count - groups)
     usual = (count - float((sizes**2).sum()) / count) / (groups - 1)
     whole = between + (usual - 1) * within
     return min(max((between - within) / whole, 0.0), 1.0) if whole > 0 else 0.0
@@ -323,7 +325,7 @@ def compare(
     """Compare cells by the items that all their runs have. `cells` maps each cell to its runs, and
     each run maps items to scores. Higher scores are better. Return None if there are no runs, or
     fewer than two common items."""
-    runs = [run for own in cells.values() for run in own]
+    runs = [run for cell_runs in cells.values() for run in cell_runs]
     shared = sorted(set(runs[0]).intersection(*runs[1:])) if runs else []
     if len(shared) < 2:
         return None
@@ -338,8 +340,8 @@ def compare(
         Item(item, (prompts or {}).get(item, item), scores)
         for item, scores in zip(shared, zip(*means, strict=True), strict=True)
     ]
-    unsolved = [one for one in comparisons if max(one.scores) <= 0]
-    spread = sorted(comparisons, key=lambda one: (min(one.scores) - max(one.scores), one.item))
+    unsolved = [item for item in comparisons if max(item.scores) <= 0]
+    spread = sorted(comparisons, key=lambda item: (min(item.scores) - max(item.scores), item.item))
     parted = tuple(
         _parted(cell, order[0], tables, luck, groups, shares=shares) for cell in order[1:]
     )
@@ -357,10 +359,10 @@ def compare(
             for c in order
         ),
         parted=parted,
-        apart=tuple(one for one in spread[:_SHOWN] if max(one.scores) > min(one.scores)),
+        apart=tuple(item for item in spread[:_SHOWN] if max(item.scores) > min(item.scores)),
         unsolved=tuple(unsolved[:_SHOWN]),
         unsolved_count=len(unsolved),
-        solved=sum(min(one.scores) >= 1 for one in comparisons),
+        solved=sum(min(item.scores) >= 1 for item in comparisons),
         errors=errors,
         clusters=0 if groups is None else max(groups) + 1,
         training=training,
@@ -386,13 +388,13 @@ def _alone(
     """Yield, for each ordered pair of cells, the items that only the first cell of the pair
     solves."""
     scores = np.array(means[: len(cells)])
-    for own, other in itertools.permutations(range(len(cells)), 2):
-        places = np.flatnonzero((scores[own] >= SOLVED) & (scores[other] < SOLVED))
+    for left, right in itertools.permutations(range(len(cells)), 2):
+        places = np.flatnonzero((scores[left] >= SOLVED) & (scores[right] < SOLVED))
         if len(places):
-            gaps = scores[own, places] - scores[other, places]
+            gaps = scores[left, places] - scores[right, places]
             most: list[int] = places[np.argsort(-gaps, kind="stable")[:_ALONE]].tolist()
             shown = tuple(items[place] for place in most)
-            yield Alone(cells[own], cells[other], len(places), shown)
+            yield Alone(cells[left], cells[right], len(places), shown)
 
 
 def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | None:
@@ -419,7 +421,7 @@ def _chosen_reach(
     means = np.array([table.mean(axis=0) for table in tables.values()])
     rest, count = means - means.mean(axis=1, keepdims=True), means.shape[1]
     if groups is not None:
-        rest = np.array([np.bincount(np.asarray(groups), own) for own in rest])
+        rest = np.array([np.bincount(np.asarray(groups), row) for row in rest])
     parts = rest.shape[1]
     spread = rest @ rest.T * parts / ((parts - 1) * count**2)
     values, vectors = np.linalg.eigh(spread)
@@ -477,14 +479,14 @@ def _parted(
     *,
     shares: bool,
 ) -> Parted:
-    own, other = tables[cell], tables[best]
+    left, right = tables[cell], tables[best]
     both = (luck[cell], luck[best]) if luck else None
-    gap = difference(own, other, both, groups, shares=shares)
-    plain = float(own.mean() - other.mean())
+    gap = difference(left, right, both, groups, shares=shares)
+    plain = float(left.mean() - right.mean())
     pairs = len(tables) * (len(tables) - 1) / 2
     reach = gap.reach(1 - (1 - CONFIDENCE) / pairs)
     low, high = min(gap.value - reach, plain), max(gap.value + reach, plain)
-    gaps = own.mean(axis=0) - other.mean(axis=0)
+    gaps = left.mean(axis=0) - right.mean(axis=0)
     return Parted(
         cell,
         plain,

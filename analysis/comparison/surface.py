@@ -117,8 +117,8 @@ def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | N
     the setting that separates blocks."""
     cells = usable(ranking)
     candidates = [(key, _column(key, cells)) for key in ranking.keys]
-    columns = [own for _, own in candidates if isinstance(own, Column)]
-    left = [(key, own) for key, own in candidates if isinstance(own, str)]
+    columns = [axis for _, axis in candidates if isinstance(axis, Column)]
+    left = [(key, reason) for key, reason in candidates if isinstance(reason, str)]
     if not columns:
         return None
     y, cut = _pulled(np.array([level_mean(ranking, cell) for cell in cells]))
@@ -153,8 +153,8 @@ def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
     if len(set(texts)) < 2:
         return None
     numbers = [as_float(cell.settings.get(key)) for cell in cells]
-    known = [number for number in numbers if number is not None and math.isfinite(number)]
-    return column(key, known if len(known) == len(numbers) else [], texts)
+    finite = [number for number in numbers if number is not None and math.isfinite(number)]
+    return column(key, finite if len(finite) == len(numbers) else [], texts)
 
 
 def _pulled(y: Floats) -> tuple[Floats, int]:
@@ -174,17 +174,17 @@ def _within_means(
     """Choose as many terms as the number of cells allows: curves for all axes, else straight
     lines for as many axes as possible, in their order. Return their columns, and the axes that
     are left out, with reasons."""
-    curved = 1 + sum(own.width for own in columns)
+    curved = 1 + sum(axis.width for axis in columns)
     if 2 * curved <= cells:
         return list(columns), []
-    straight = [replace(own, curved=False) for own in columns]
+    straight = [replace(axis, curved=False) for axis in columns]
     remaining: list[Column] = []
     left: list[tuple[str, str]] = []
-    for own in straight:
-        if 1 + sum(one.width for one in [*remaining, own]) <= 2 * cells / 3:
-            remaining.append(own)
+    for axis in straight:
+        if 1 + sum(entry.width for entry in [*remaining, axis]) <= 2 * cells / 3:
+            remaining.append(axis)
         else:
-            left.append((own.key, f"{cells} cells are too few for another axis"))
+            left.append((axis.key, f"{cells} cells are too few for another axis"))
     return remaining, left
 
 
@@ -194,18 +194,18 @@ def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str
     design = np.ones((len(columns[0].at), 1)) if columns else np.empty((0, 1))
     remaining: list[Column] = []
     left: list[tuple[str, str]] = []
-    for own in columns:
-        wider = np.column_stack([design, own.terms(own.at)])
+    for axis in columns:
+        wider = np.column_stack([design, axis.terms(axis.at)])
         if int(np.linalg.matrix_rank(wider)) == wider.shape[1]:
             design = wider
-            remaining.append(own)
+            remaining.append(axis)
         else:
-            left.append((own.key, "its values are determined by those of other settings"))
+            left.append((axis.key, "its values are determined by those of other settings"))
     return remaining, left
 
 
 def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str) -> Surface:
-    keys = [own.key for own in model.columns]
+    keys = [axis.key for axis in model.columns]
     blocks = [index for index, key in enumerate(keys) if key in keys_of(within)]
     count = [index for index in range(len(keys)) if index not in blocks]
     chances = dict(zip(count, holm([model.dealt(index) for index in count]), strict=True))
@@ -217,8 +217,8 @@ def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str
     adjusted = 1 - model.variance * (len(model.y) - 1) / total
     pairs = _pairs(scene, order, axes)
     effects = tuple(axes[i] for i in order)
-    known = ", ".join(keys[index] for index in blocks)
-    return Surface(len(model.y), effects, pairs, max(adjusted, 0.0), (), within=known)
+    names = ", ".join(keys[index] for index in blocks)
+    return Surface(len(model.y), effects, pairs, max(adjusted, 0.0), (), within=names)
 
 
 class _Scene(NamedTuple):
@@ -238,25 +238,25 @@ class _Scene(NamedTuple):
 
 def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
     model, total, sign = scene.model, scene.total, scene.sign
-    own = model.columns[index]
-    at = np.linspace(-1, 1, _POINTS) if own.numeric else np.arange(len(own.names), dtype=float)
+    axis = model.columns[index]
+    at = np.linspace(-1, 1, _POINTS) if axis.numeric else np.arange(len(axis.names), dtype=float)
     straight, _ = model.part(index, at)
     means, errors = scene.drawn.part(index, at)
     reach = student_quantile((1 + CONFIDENCE) / 2, scene.drawn.df) * errors
-    xs: tuple[Any, ...] = tuple(own.value(at).tolist()) if own.numeric else own.names
+    xs: tuple[Any, ...] = tuple(axis.value(at).tolist()) if axis.numeric else axis.names
     low, high = means - reach, means + reach
-    other = one_more_knot(scene.drawn, index)
-    if other is not None:
+    kinked = one_more_knot(scene.drawn, index)
+    if kinked is not None:
         # One more kink may exist undetected.
-        middle, errors = other.part(index, at)
-        reach = student_quantile((1 + CONFIDENCE) / 2, other.df) * errors
+        middle, errors = kinked.part(index, at)
+        reach = student_quantile((1 + CONFIDENCE) / 2, kinked.df) * errors
         low, high = np.minimum(low, middle - reach), np.maximum(high, middle + reach)
     lines = [scene.back(line) for line in (means, low, high)]
-    side = _side(model, index, straight, sign) if own.numeric else ""
+    side = _side(model, index, straight, sign) if axis.numeric else ""
     return AxisEffect(
-        key=own.key,
-        numeric=own.numeric,
-        log=own.log,
+        key=axis.key,
+        numeric=axis.numeric,
+        log=axis.log,
         p=p,
         importance=_importance(model, index, total),
         permuted=_permuted(model, index, total),
@@ -307,11 +307,11 @@ def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
     steps = np.diff(sign * means)
     if not (np.all(steps < 0) or np.all(steps > 0)):
         return ""
-    own = model.place(index)
+    place = model.place(index)
     ends = model.columns[index].terms(np.array([-1.0, 1.0]))
     across = ends[1] - ends[0]
-    error = math.sqrt(max(float(across @ model.spread[own, own] @ across), 0.0))
-    gap = float(across @ model.weights[own])
+    error = math.sqrt(max(float(across @ model.spread[place, place] @ across), 0.0))
+    gap = float(across @ model.weights[place])
     p = float(student_tail(gap / error, model.df)) if error > 0 else 0.0
     if p * len(model.columns) > 1 - CONFIDENCE:
         return ""
@@ -336,9 +336,9 @@ def _pairs(
     return tuple(_pair(scene, pair, p) for p, pair in shown[:3])
 
 
-def _flattened(own: Column) -> bool:
+def _flattened(axis: Column) -> bool:
     """Return whether an axis with three or more numbers has only a straight line in the model."""
-    return own.numeric and not own.curved and len(np.unique(own.at)) > 2
+    return axis.numeric and not axis.curved and len(np.unique(axis.at)) > 2
 
 
 def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:
@@ -348,12 +348,12 @@ def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:
     at = np.linspace(-1, 1, _PLANE)
     plane = model.part(b, at)[0][:, np.newaxis] + model.part(a, at)[0] - model.weights[0]
     if p <= _PAIRED:
-        one, two = model.columns[a], model.columns[b]
-        own = model.slope(a) * model.slope(b)
+        first, second = model.columns[a], model.columns[b]
+        product = model.slope(a) * model.slope(b)
         q, _ = np.linalg.qr(model.design)
-        bare = own - q @ (q.T @ own)
+        bare = product - q @ (q.T @ product)
         slope = float(bare @ model.left / max(float(bare @ bare), 1e-300))
-        plane = plane + slope * np.outer(at - two.at.mean(), at - one.at.mean())
+        plane = plane + slope * np.outer(at - second.at.mean(), at - first.at.mean())
     means = tuple(scene.back(row) for row in plane)
     xs, ys = (tuple(model.columns[i].value(at).tolist()) for i in pair)
     return PairEffect(model.columns[a].key, model.columns[b].key, p, xs, ys, means)
