@@ -321,8 +321,8 @@ def one_more_knot(model: Fit, index: int) -> Fit | None:
         return None
     places = np.unique(np.quantile(np.unique(column.at), _PLACES))
     wider = [_with_knot(model, index, float(place)) for place in places]
-    usable = [each for each in wider if each is not None and each.variance > 0]
-    return min(usable, key=lambda each: each.variance, default=None)
+    usable = [candidate for candidate in wider if candidate is not None and candidate.variance > 0]
+    return min(usable, key=lambda candidate: candidate.variance, default=None)
 
 
 def _moved(model: Fit, index: int) -> Fit:
