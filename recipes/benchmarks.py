@@ -63,8 +63,8 @@ def split(suite: str) -> tuple[str, list[str]]:
     """Split a list of suites, separated by commas, into sweeper's suites and the names of
     benchmarks."""
     parts = [part.strip() for part in suite.split(",") if part.strip()]
-    ours = [part for part in parts if not part.startswith(PREFIX)]
-    return ",".join(ours), [part.removeprefix(PREFIX) for part in parts if part not in ours]
+    built_in = [part for part in parts if not part.startswith(PREFIX)]
+    return ",".join(built_in), [part.removeprefix(PREFIX) for part in parts if part not in built_in]
 
 
 def _cookbook(module: str) -> Any:
@@ -251,7 +251,7 @@ def wanted(suite: str | None) -> tuple[str | None, list[str]]:
     names of benchmarks. Raises RecipeError for an unknown benchmark."""
     if suite is None or PREFIX not in suite:
         return suite, []
-    ours, names = split(suite)
+    built_in, names = split(suite)
     for name in names:
         benchmark_of(name)
-    return ours, names
+    return built_in, names

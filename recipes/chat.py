@@ -74,10 +74,10 @@ def _render_each(
     """Return the examples of all conversations. Their texts are tokenized together, which is
     much faster."""
     turns = [_turns(tokenizer, conversation, learn) for conversation in conversations]
-    encoded = iter(_encode(tokenizer, [turn for some in turns for turn in some]))
+    encoded = iter(_encode(tokenizer, [turn for group in turns for turn in group]))
     examples: list[Example] = []
-    for some in turns:
-        examples += _joined([*islice(encoded, len(some))], learn)
+    for group in turns:
+        examples += _joined([*islice(encoded, len(group))], learn)
     return examples
 
 
@@ -274,20 +274,20 @@ def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str
         ) from None
 
 
-def _check_message(rendered: str, message: Message, what: str) -> None:
+def _check_message(rendered: str, message: Message, noun: str) -> None:
     """Raise RecipeError if the template has left out a part of a message: its content, its
     thoughts, its name or a tool call."""
-    _check_whole(rendered, [message["content"]], what)
+    _check_whole(rendered, [message["content"]], noun)
     for key in ("reasoning_content", "name"):
         if key in message:
-            _check_whole(rendered, [message[key]], f"{what} ({key})")
+            _check_whole(rendered, [message[key]], f"{noun} ({key})")
     for call in message.get("tool_calls", ()):
         function = call["function"]
-        _check_whole(rendered, [function["name"]], f"{what} (tool_calls)")
+        _check_whole(rendered, [function["name"]], f"{noun} (tool_calls)")
         for text in _leaves(function["arguments"]):
             # Templates write arguments as JSON, each in its own way.
             forms = [text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]]
-            _check_whole(rendered, forms, f"{what} (tool_calls)")
+            _check_whole(rendered, forms, f"{noun} (tool_calls)")
 
 
 def _leaves(value: Any) -> Iterator[str]:
@@ -303,14 +303,14 @@ def _leaves(value: Any) -> Iterator[str]:
             yield from _leaves(inner)
 
 
-def _check_whole(rendered: str, forms: Sequence[str], what: str) -> None:
+def _check_whole(rendered: str, forms: Sequence[str], noun: str) -> None:
     """Raise RecipeError if a rendered text contains none of `forms`, the ways in which a
     template may write a part of a message. White space is ignored."""
     if any(text in rendered for text in forms):
         return
     if not any("".join(text.split()) in "".join(rendered.split()) for text in forms):
         raise RecipeError(
-            f"the model's chat template leaves out a part of {what}, which would be lost: "
+            f"the model's chat template leaves out a part of {noun}, which would be lost: "
             f"{' '.join(forms[0].split())[:100]!r}"
         )
 

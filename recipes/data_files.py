@@ -41,9 +41,9 @@ class Row:
         self._values: Mapping[str, Any] = values
         self._used: set[str] = set()
 
-    def wrong(self, what: str) -> RecipeError:
+    def wrong(self, problem: str) -> RecipeError:
         """Return an error that names this line."""
-        return RecipeError(f"{self.where}: {what}")
+        return RecipeError(f"{self.where}: {problem}")
 
     def __contains__(self, key: str) -> bool:
         return key in self._values

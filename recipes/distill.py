@@ -219,7 +219,7 @@ class OnPolicy(rl.GroupTrainer):
             for logprobs in zip(sampled, *taught, strict=True)
         ]
         count = sum(map(len, gaps))
-        later = (policy_gradient.discounted(own, config.kl_discount_factor) for own in gaps)
+        later = (policy_gradient.discounted(values, config.kl_discount_factor) for values in gaps)
         advantages = [[config.kl_penalty_coef * gap for gap in of_rollout] for of_rollout in later]
         return advantages, {"teacher_kl": -sum(map(sum, gaps)) / count} if count else {}
 
@@ -322,7 +322,7 @@ class OffPolicy(sft.SupervisedTrainer):
                 weights = [0.0] * len(prompt) + [1.0] * len(tokens)
                 examples.append(chat.Example(prompt + tokens, weights, len(prompt)))
         every = len(data.train)
-        for count, what in (
+        for count, reason in (
             (every - len(requests), f"left out: longer than max_length={config.max_length}"),
             (
                 len(requests) - len(examples),
@@ -331,7 +331,7 @@ class OffPolicy(sft.SupervisedTrainer):
             (len(examples), "answered by the teacher"),
         ):
             if count:
-                print(f"{count} of {every} questions {what}", flush=True)
+                print(f"{count} of {every} questions {reason}", flush=True)
         if not examples:
             raise service.RecipeError(
                 f"the teacher completed no answer within max_tokens={config.max_tokens}"

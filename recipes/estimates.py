@@ -119,10 +119,12 @@ def _times(sizes: Sizes, more: float) -> Sizes:
     return sizes._replace(number=round(sizes.number * more))
 
 
-def measured(count: int, some: Sequence[chat.Example]) -> Sizes:
+def measured(count: int, examples: Sequence[chat.Example]) -> Sizes:
     """Return the sizes of `count` examples, measured on some of them."""
-    prompts = sum(example.answer for example in some) / len(some)
-    return Sizes(count, prompts, sum(len(example.tokens) for example in some) / len(some) - prompts)
+    prompts = sum(example.answer for example in examples) / len(examples)
+    return Sizes(
+        count, prompts, sum(len(example.tokens) for example in examples) / len(examples) - prompts
+    )
 
 
 def split_sizes(config: settings.Settings) -> tuple[Sizes, Sizes]:
@@ -206,12 +208,12 @@ _cache: dict[tuple[object, ...], Any] = {}
 def _of_pairs(model: str, read_pairs: Sequence[pairs.Pair], judged: bool) -> Sizes:
     render = rewards.judged if judged else chat.render_answer
     ruler: Any = Ruler(model)
-    some = [
+    examples = [
         render(ruler, pair.prompt, answer)
         for pair in _some(read_pairs)
         for answer in (pair.chosen, pair.rejected)
     ]
-    return measured(len(read_pairs), some)
+    return measured(len(read_pairs), examples)
 
 
 def _some(values: Sequence[T]) -> Sequence[T]:

@@ -92,13 +92,13 @@ class Suites:
         interrupt this."""
         items = {i.key: i for tier in tiers for i in chain.from_iterable(tier.items.values())}
         is_first = step == self._directory.start_step  # these weights may have answered before
-        others: list[dict[str, Any]] = []
+        other_records: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
         for row in self._directory.read_items() if is_first else ():
-            (rows if row.get("step") == step else others).append(row)
+            (rows if row.get("step") == step else other_records).append(row)
         answers = answering.Answers(self._directory, self._graders, rows, {"step": step})
         if is_first:
-            answers.keep(items.values(), others)
+            answers.keep(items.values(), other_records)
         model = answering.Model(self._connection, sampler, self._tokenizer, self._examples)
         asker = answering.Asker(self._how, self._config.seed, answers, model)
         answered = {q.item.key: asker.answered(q) for q in asker.under_way(items.values())}

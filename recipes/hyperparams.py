@@ -140,22 +140,22 @@ def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
     return Chosen(rate, f"{why}, tinker-cookbook's formula for {shape.family} models")
 
 
-def lora_rank(model: str, things: int, what: str) -> Chosen:
-    """Return the LoRA rank for a model that learns `things` units of information; `what` names
+def lora_rank(model: str, count: int, noun: str) -> Chosen:
+    """Return the LoRA rank for a model that learns `count` units of information; `noun` names
     the unit. Raises ValueError if the size of the model's adapter is not known."""
     shape = _shape(model)
     if shape is None:
         raise ValueError(f"lora_rank=auto: the size of {model}'s adapter is not known; give a rank")
     rank = _LEAST
-    while shape.adapter(rank) < things and rank < _MOST:
+    while shape.adapter(rank) < count and rank < _MOST:
         rank *= 2
     size = shape.adapter(rank)
-    if size < things:
+    if size < count:
         return Chosen(
             rank,
-            f"{size:,} weights for {things:,} {what}: too few, but the rank is at most {_MOST}",
+            f"{size:,} weights for {count:,} {noun}: too few, but the rank is at most {_MOST}",
         )
-    return Chosen(rank, f"{size:,} weights for {things:,} {what}")
+    return Chosen(rank, f"{size:,} weights for {count:,} {noun}")
 
 
 def choose(recipe: str, config: settings.Training) -> dict[str, Chosen]:

@@ -128,16 +128,16 @@ def split(conversations: Sequence[Conversation], test_size: int, path: str) -> S
     return Split(*hold_out(conversations, test_size, path, "conversations"))
 
 
-def hold_out(rows: Sequence[T], test_size: int, path: str, what: str) -> tuple[list[T], list[T]]:
+def hold_out(rows: Sequence[T], test_size: int, path: str, noun: str) -> tuple[list[T], list[T]]:
     """Split the rows of a file into training rows and `test_size` held-out ones, the same for any
     seed.
 
     Copies of a held-out row are left out of the training part. Raises RecipeError if no training
-    row is left; `what` names the rows in messages.
+    row is left; `noun` names the rows in messages.
     """
     if test_size >= len(rows):
         raise RecipeError(
-            f"test_size={test_size} leaves nothing to train on: {path} has {len(rows)} {what}"
+            f"test_size={test_size} leaves nothing to train on: {path} has {len(rows)} {noun}"
         )
     order = list(range(len(rows)))
     random.Random("held out").shuffle(order)
@@ -146,9 +146,9 @@ def hold_out(rows: Sequence[T], test_size: int, path: str, what: str) -> tuple[l
     rest = (rows[i] for i in sorted(order[test_size:]))
     train = [row for row in rest if json.dumps(row) not in in_test]
     if copies := len(rows) - test_size - len(train):
-        print(f"{copies} of {len(rows)} {what} left out: copies of those held out", flush=True)
+        print(f"{copies} of {len(rows)} {noun} left out: copies of those held out", flush=True)
     if not train:
-        raise RecipeError(f"{path}: nothing to train on, all of its {what} are held out")
+        raise RecipeError(f"{path}: nothing to train on, all of its {noun} are held out")
     return train, test
 
 

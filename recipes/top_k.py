@@ -44,12 +44,12 @@ def slopes(student: Any, teachers: Sequence[tuple[float, Any]]) -> Slopes:
     positions x k): those of the student, and those of each teacher with the teacher's weight."""
     import numpy as np
 
-    ours = np.asarray(student, np.float64)
-    p, rest = np.exp(ours), _log_rest(ours)
-    by_value, divergence = np.zeros_like(ours), np.zeros(len(ours))
+    student_logprobs = np.asarray(student, np.float64)
+    p, rest = np.exp(student_logprobs), _log_rest(student_logprobs)
+    by_value, divergence = np.zeros_like(student_logprobs), np.zeros(len(student_logprobs))
     for weight, taught in teachers:
-        theirs = np.asarray(taught, np.float64)
-        gap, rest_gap = ours - theirs, rest - _log_rest(theirs)
+        teacher_logprobs = np.asarray(taught, np.float64)
+        gap, rest_gap = student_logprobs - teacher_logprobs, rest - _log_rest(teacher_logprobs)
         by_value += weight * p * (gap - rest_gap[:, None])
         divergence += weight * ((p * gap).sum(-1) + np.exp(rest) * rest_gap)
     return Slopes(by_value, divergence)

@@ -150,12 +150,12 @@ def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]
     folder = SweepFolder(store, sweep)
     if not store.exists(folder.plan):
         return []
-    mine = [entry for entry in recorded if entry.sweep == sweep]
+    launches = [entry for entry in recorded if entry.sweep == sweep]
     now = folder.read_identity()
-    if now is not None and any(entry.life == now for entry in mine):
-        return [entry for entry in mine if entry.life == now]
+    if now is not None and any(entry.life == now for entry in launches):
+        return [entry for entry in launches if entry.life == now]
     # The server was killed before it could confirm its last launch.
-    return [entry for entry in mine if not entry.life or entry.life == mine[-1].path]
+    return [entry for entry in launches if not entry.life or entry.life == launches[-1].path]
 
 
 def used(store: Store, recorded: Sequence[Entry]) -> Used:
@@ -168,11 +168,11 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
         for entry in recorded:
             if entry.sweep == sweep and entry not in now:
                 removed.setdefault(entry.life, []).append(entry)
-        for mine in filter(None, (now, *removed.values())):
-            runs += len({run for entry in mine for run in entry.runs})
-            caps = {key: max(entry.budget.get(key, 0.0) for entry in mine) for key in sums}
+        for entries in filter(None, (now, *removed.values())):
+            runs += len({run for entry in entries for run in entry.runs})
+            caps = {key: max(entry.budget.get(key, 0.0) for entry in entries) for key in sums}
             spent, over = dict[str, float | None](dict.fromkeys(sums, 0.0)), False
-            if mine is now:
+            if entries is now:
                 spent, over = _spent(SweepFolder(store, sweep))
             for key in sums:
                 amount = spent[key]

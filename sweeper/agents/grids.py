@@ -41,9 +41,9 @@ def find_grid(folder: str, name: str) -> str:
     return path
 
 
-def find_below(folder: str, name: str, endings: tuple[str, ...], what: str) -> str:
+def find_below(folder: str, name: str, endings: tuple[str, ...], noun: str) -> str:
     """Return the absolute path of the file `name`, a path relative to the folder. `endings` are
-    the allowed endings, and messages call the file `what`. Raises `UsageError` if the file is
+    the allowed endings, and messages call the file `noun`. Raises `UsageError` if the file is
     missing or outside the folder."""
     top = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
@@ -51,7 +51,7 @@ def find_below(folder: str, name: str, endings: tuple[str, ...], what: str) -> s
         raise UsageError(f"{name[:200]!r} is not below the grids folder")
     if not path.endswith(endings) or not os.path.isfile(path):
         available = ", ".join(names_below(folder, endings)[:20]) or "none"
-        raise UsageError(f"no {what} {name[:200]!r} (available: {available})")
+        raise UsageError(f"no {noun} {name[:200]!r} (available: {available})")
     return path
 
 

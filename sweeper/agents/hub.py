@@ -114,7 +114,7 @@ def _ask(address: str, path: str, **query: str) -> object:
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     here = urlsplit(address).hostname in ("127.0.0.1", "::1", "localhost")
     opener = build_opener(*([ProxyHandler({})] if here else []))
-    what = query.get("dataset", "datasets")
+    dataset = query.get("dataset", "datasets")
     try:
         with opener.open(request, timeout=_SECONDS) as answer:
             return json.loads(answer.read(_LARGEST))
@@ -122,14 +122,14 @@ def _ask(address: str, path: str, **query: str) -> object:
         error.close()
         if error.code in (401, 404):
             raise NotFound(
-                f"{address} has no dataset {what!r}, or lacks these rows: search for the dataset's "
-                "name, or set HF_TOKEN for a private dataset"
+                f"{address} has no dataset {dataset!r}, or lacks these rows: search for the "
+                "dataset's name, or set HF_TOKEN for a private dataset"
             ) from error
         raise EnvironmentFailure(
-            f"{address} refuses the request for {what} (HTTP {error.code})"
+            f"{address} refuses the request for {dataset} (HTTP {error.code})"
         ) from error
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise EnvironmentFailure(f"{address} does not answer: {reason}") from error
     except (ValueError, RecursionError) as error:
-        raise EnvironmentFailure(f"{address}: the answer about {what} is not JSON") from error
+        raise EnvironmentFailure(f"{address}: the answer about {dataset} is not JSON") from error

@@ -119,16 +119,18 @@ class Sessions:
         created: list[str] = []  # files that the plan reads
         try:
             plan = _planned(spec, self._settings(spec, created), before)
-            (mine,) = (run for run in plan.runs if run.seed == spec.seed)
-            exists = before is not None and mine.id in {run.id for run in before.runs}
+            (planned,) = (run for run in plan.runs if run.seed == spec.seed)
+            exists = before is not None and planned.id in {run.id for run in before.runs}
             if not exists and spec.grading is not None:
                 _try_out(spec.grading)
-            if not exists or (limits and self._held_reason(self.find(f"{plan.name}/{mine.name}"))):
+            if not exists or (
+                limits and self._held_reason(self.find(f"{plan.name}/{planned.name}"))
+            ):
                 self._launch(plan, limits)
         except SweeperError:
             self._store.remove(created)
             raise
-        return self.ensure_running(self.find(f"{plan.name}/{mine.name}"))
+        return self.ensure_running(self.find(f"{plan.name}/{planned.name}"))
 
     def _launch(self, plan: Plan, limits: Mapping[str, float]) -> None:
         from sweeper.launcher.preview import survey

@@ -103,14 +103,14 @@ class Workspace:
             recorded = allowance.entries(self.store)
             if self._recorded(plan.name):
                 self.require_ours(plan.name)
-            mine = allowance.of_sweep(self.store, recorded, plan.name)
-            counted = {run for entry in mine for run in entry.runs}
+            launches = allowance.of_sweep(self.store, recorded, plan.name)
+            counted = {run for entry in launches for run in entry.runs}
             new = [run.id for run in preview.starting if run.id not in counted]
             new += [f"to come: {k} {n}" for k, most in plan.unknown.items() for n in range(most)]
             left = allowance.used(self.store, recorded).left(self.limits)
             caps = self._caps(preview, requested, left, len(new))
-            budget = self._budget(plan, caps, mine)
-            life = self._life(plan.name, mine)
+            budget = self._budget(plan, caps, launches)
+            life = self._life(plan.name, launches)
             entry = allowance.reserve(folder, new, budget, life, self.agent)
             try:
                 self._recheck()
@@ -145,13 +145,13 @@ class Workspace:
 
         return retry_runs(sweep, runs)
 
-    def _life(self, sweep: str, mine: Sequence[allowance.Entry]) -> str | None:
-        """Return the identity of the sweep, and record it in those entries of `mine` that have
-        another `life`. Return None if `mine` is empty: no agent has launched the sweep."""
-        if not mine:
+    def _life(self, sweep: str, launches: Sequence[allowance.Entry]) -> str | None:
+        """Return the identity of the sweep, and record it in those entries of `launches` that have
+        another `life`. Return None if `launches` is empty: no agent has launched the sweep."""
+        if not launches:
             return None
         life = SweepFolder(self.store, sweep).ensure_identity()
-        for entry in mine:
+        for entry in launches:
             if entry.life != life:
                 allowance.confirm(self.store, entry, life)
         return life
@@ -175,8 +175,8 @@ class Workspace:
                 )
             self._require_room(sweep, left)
             again = [f"{run} again {secrets.token_hex(4)}" for run in chosen]
-            mine = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
-            life = self._life(sweep, mine)
+            launches = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
+            life = self._life(sweep, launches)
             folder = SweepFolder(self.store, sweep)
             entry = allowance.reserve(folder, again, {}, life, self.agent) if again else None
             try:
@@ -246,11 +246,11 @@ class Workspace:
         return caps
 
     def _budget(
-        self, plan: Plan, caps: Mapping[str, float], mine: Sequence[allowance.Entry]
+        self, plan: Plan, caps: Mapping[str, float], launches: Sequence[allowance.Entry]
     ) -> dict[str, float]:
         """Return the budget of the whole sweep: what earlier launches have used or may still
         use, plus `caps`, but at most the grid's own budget."""
-        spent = allowance.used(self.store, mine)._asdict()
+        spent = allowance.used(self.store, launches)._asdict()
         of_grid = {} if plan.budget is None else plan.budget.document()
         total = {name: float(spent[name]) + cap for name, cap in caps.items()}
         for name, most in of_grid.items():

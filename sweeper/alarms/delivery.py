@@ -262,9 +262,9 @@ def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
     verdict: list[str | None] = []
     while True:
         due = _look(sender, read)
-        waiting = [one for one in due if _is_due(one) and counted.get(one[1:3], 0) < most]
+        waiting = [entry for entry in due if _is_due(entry) and counted.get(entry[1:3], 0) < most]
         if not waiting:
-            return [one[0] for one in due]
+            return [entry[0] for entry in due]
         for delivery, key, way in waiting:
             message = read[key]
             if message.kind == "end" and not verdict:
@@ -273,8 +273,8 @@ def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
             counted[key, way] = counted.get((key, way), 0) + 1
             _try(sender, _letter(sender, identity, message, verdict_line), way, delivery.tries + 1)
         waits = [counted[key, way] for _, key, way in waiting if counted[key, way] < most]
-        unsent = {(one[1], one[2]) for one in _look(sender, read) if _is_due(one)}
-        if waits and any(one[1:3] in unsent for one in waiting):
+        unsent = {(entry[1], entry[2]) for entry in _look(sender, read) if _is_due(entry)}
+        if waits and any(entry[1:3] in unsent for entry in waiting):
             sender.sleep(delay(1.0, min(waits), _LONGEST_WAIT))
 
 

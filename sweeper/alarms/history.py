@@ -81,7 +81,7 @@ def role_of(role: str, keys: Iterable[str]) -> str | None:
         key
         for key in present
         if words.search(key)
-        and not any(others.search(key) for others in (_NOT_TRAINING, _SETTING, _NEGATED))
+        and not any(pattern.search(key) for pattern in (_NOT_TRAINING, _SETTING, _NEGATED))
     ]
     return min(roles, key=lambda key: (len(key), key), default=None)
 

@@ -86,8 +86,8 @@ class Notifier:
         reached (None: none of them)."""
         if reached is not None and "budget" in self._notify.on:
             limits = self._budget
-            what = "" if limits is None else json.dumps(limits.document(), sort_keys=True)
-            self._add(f"budget-{_digest(what + reached.partition('(')[0])}", "budget", reached)
+            settings = "" if limits is None else json.dumps(limits.document(), sort_keys=True)
+            self._add(f"budget-{_digest(settings + reached.partition('(')[0])}", "budget", reached)
         self._record()
         if self._clock() >= self._next:
             self._next = self._clock() + _SECONDS
@@ -152,5 +152,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> Callable
 def _with_ours(environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment`, the environment of the launch, with sweeper's own variables from this
     process. A launcher in a tmux window may have received these variables later."""
-    ours = {k: v for k, v in os.environ.items() if k.startswith(("SWEEPER_", "XDG_CONFIG_HOME"))}
-    return {**environment, **ours}
+    variables = {
+        k: v for k, v in os.environ.items() if k.startswith(("SWEEPER_", "XDG_CONFIG_HOME"))
+    }
+    return {**environment, **variables}

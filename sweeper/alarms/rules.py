@@ -189,16 +189,16 @@ def _mismatch(history: History, thresholds: Thresholds) -> Evidence | None:
         (early[0], early[1:], "its first value"),
         (history.usual_mismatch, early, "the usual value of the sweep's other runs"),
     )
-    for reference, values, what in references:
+    for reference, values, phrase in references:
         now = max(values, default=0.0)
         if reference is None:
             continue
         bound = max(thresholds["times"] * reference, _REAL_MISMATCH)
         if now <= bound:
             continue
-        usual = f"{thresholds['times']:g} times {what}, {reference:.2g}"
+        usual = f"{thresholds['times']:g} times {phrase}, {reference:.2g}"
         text = f"{kl.key} is {now:.3g} nats in one of the first {len(early)} steps: more than " + (
-            f"{bound:g}; {what} is {reference:.2g}" if bound == _REAL_MISMATCH else usual
+            f"{bound:g}; {phrase} is {reference:.2g}" if bound == _REAL_MISMATCH else usual
         )
         return Evidence(kl.key, kl.step, now, bound, text)
     return None
@@ -240,11 +240,11 @@ def _all_alike(history: History, steps: float) -> str:
     """Describe in which fraction of the groups all answers were wrong, and in which all were
     right. A model learns nothing from these groups."""
     answers: list[str] = []
-    for role, what in (("bad", "all wrong"), ("good", "all right")):
+    for role, text in (("bad", "all wrong"), ("good", "all right")):
         series = history.series.get(role)
         values = None if series is None else series.over(steps)
         if values:
-            answers.append(f"{sum(values) / len(values):.0%} were {what}")
+            answers.append(f"{sum(values) / len(values):.0%} were {text}")
     return f" ({', '.join(answers)})" if answers else ""
 
 
@@ -449,8 +449,8 @@ def _not_recorded(wanted: str, history: History) -> str:
         if history.vitals.lacks_folder and not history.malformed:
             unlike = "; the command has no {log_path}, so sweeper cannot find its metrics"
         return f"no {wanted!r} was recorded, and no other metric{unlike}"
-    near = get_close_matches(wanted, recorded, n=1)
-    ordered = [*near, *(key for key in recorded if key not in near)]
+    similar = get_close_matches(wanted, recorded, n=1)
+    ordered = [*similar, *(key for key in recorded if key not in similar)]
     return f"no {wanted!r} was recorded; recorded: {first_of(ordered, _KEYS)}{unlike}"
 
 

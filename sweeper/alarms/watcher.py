@@ -333,8 +333,8 @@ class Watcher:
             return
         of_model = self._mismatches.setdefault(seen.model, {})
         of_model[seen.run] = first
-        others = [value for run, value in of_model.items() if run != seen.run]
-        history.usual_mismatch = median(others) if others else None
+        values = [value for run, value in of_model.items() if run != seen.run]
+        history.usual_mismatch = median(values) if values else None
 
     def _metric(self, seen: Seen) -> str | None:
         return seen.metric or self._criteria.metric
@@ -355,25 +355,25 @@ class Watcher:
 
     def _note(self, seen: Seen, evidence: Mapping[str, Evidence], alarms: list[Detection]) -> None:
         host = _text((seen.beat or {}).get("host"))
-        for rule, what in evidence.items():
+        for rule, evidence_of_rule in evidence.items():
             if (seen.run, seen.attempt, rule) not in self._reported:
                 self._reported.add((seen.run, seen.attempt, rule))
-                alarms.append(Detection(seen.run, seen.attempt, rule, what, host))
+                alarms.append(Detection(seen.run, seen.attempt, rule, evidence_of_rule, host))
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
         """Update the durations of steps. Rows that existed at the first check were written
         earlier, so only the times that the recipe recorded count for them."""
-        took = [
+        durations = [
             as_float(row.get("time/total", row.get("time/step"))) or 0.0 for row in rows[-_STEPS:]
         ]
-        took = [own if 0 < own < 1e6 else 0.0 for own in took]
+        durations = [recorded_s if 0 < recorded_s < 1e6 else 0.0 for recorded_s in durations]
         if watch.looked and not watch.steps:
             watch.first = now - watch.begun
             self._first = max(self._first or 0.0, watch.first)
         elif watch.looked:
             # If there are several new rows, the first may have taken all the time.
-            took[0] = max(took[0], now - watch.at)
-        watch.took.extend(seconds for seconds in took if seconds)
+            durations[0] = max(durations[0], now - watch.at)
+        watch.took.extend(seconds for seconds in durations if seconds)
         watch.steps += len(rows)
         watch.at = now
 

@@ -138,23 +138,23 @@ def open_places(
     sweep: str,
     folder: str,
     *,
-    some: bool = False,
+    any_place: bool = False,
     quiet: bool = False,
     accept: Callable[[str, Backend], None] | None = None,
 ) -> dict[str, Backend]:
     """Open the backends of a plan and return them by the names of their places.
 
-    By default, the error of a place that cannot be opened is raised. `some` and `quiet` change
+    By default, the error of a place that cannot be opened is raised. `any_place` and `quiet` change
     this, but only for a plan that lists its places in `launch.backends`. A place then also fails if
-    `accept` raises `EnvironmentFailure` for its backend. With `some`, each failed place is returned
-    as an `Away`. With only `quiet`, a place that does not answer is returned as an `Away`, and the
-    errors of other places are raised. With `quiet`, `Unreachable` is raised if every place is an
-    `Away`.
+    `accept` raises `EnvironmentFailure` for its backend. With `any_place`, each failed place is
+    returned as an `Away`. With only `quiet`, a place that does not answer is returned as an `Away`,
+    and the errors of other places are raised. With `quiet`, `Unreachable` is raised if every place
+    is an `Away`.
     """
     backends: dict[str, Backend] = {}
     for place in launch.places:
         opened = partial(open_backend, place, sweep, folder, options_of(launch, place))
-        if not ((some or quiet) and launch.backends):
+        if not ((any_place or quiet) and launch.backends):
             backends[place] = opened()
             continue
 
@@ -167,7 +167,7 @@ def open_places(
         try:
             backends[place] = accepted()
         except EnvironmentFailure as error:
-            if not (some or is_silence(error)):
+            if not (any_place or is_silence(error)):
                 raise
             backends[place] = Away(place, accepted, str(error))
     away = [backend.why for backend in backends.values() if isinstance(backend, Away)]

@@ -50,7 +50,7 @@ class Workers:
 
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
         """Search the process table for the workers of `wanted`."""
-        ours = _identity(self._folder)
+        identity = _identity(self._folder)
         processes: dict[int, tuple[str, psutil.Process]] = {}
         try:
             for process in psutil.process_iter():
@@ -59,7 +59,7 @@ class Workers:
                     if (
                         len(words) > 2
                         and words[-1] in wanted
-                        and self._is_ours(process.pid, words[-2], ours)
+                        and self._is_ours(process.pid, words[-2], identity)
                     ):
                         processes[process.pid] = words[-1], process
         except OSError as error:
@@ -74,15 +74,15 @@ class Workers:
                     workers[token] = process
         return workers
 
-    def _is_ours(self, pid: int, folder: str, ours: _Identity | None) -> bool:
+    def _is_ours(self, pid: int, folder: str, identity: _Identity | None) -> bool:
         """Return whether the folder on a process's command line is the sweep's."""
         if folder == self._folder:
             return True
-        if ours is None or os.path.basename(folder) != os.path.basename(self._folder):
+        if identity is None or os.path.basename(folder) != os.path.basename(self._folder):
             return False
         # The path as the process sees it, the path as we see it, and its working folder.
         seen = (f"/proc/{pid}/root{folder}", folder, f"/proc/{pid}/cwd")
-        return any(_identity(path) == ours for path in seen)
+        return any(_identity(path) == identity for path in seen)
 
 
 def _identity(path: str) -> _Identity | None:

@@ -11,22 +11,22 @@ T = TypeVar("T")
 
 
 def for_each(
-    things: Sequence[T], deed: Callable[[T], None], of_one: type[EnvironmentFailure]
+    items: Sequence[T], action: Callable[[T], None], item_failure: type[EnvironmentFailure]
 ) -> None:
-    """Call `deed` with each of `things`, several in parallel. `of_one` is the class of failures
-    that concern a single thing. After any other failure, no further call is started. Raises one of
-    the failures, a permanent one if there is any."""
+    """Call `action` with each of `items`, several in parallel. `item_failure` is the class of
+    failures that concern a single item. After any other failure, no further call is started. Raises
+    one of the failures, a permanent one if there is any."""
     failures: list[EnvironmentFailure] = []
 
-    def attempt(thing: T) -> None:
-        if all(isinstance(failure, of_one) for failure in failures):
+    def attempt(item: T) -> None:
+        if all(isinstance(failure, item_failure) for failure in failures):
             try:
-                deed(thing)
+                action(item)
             except EnvironmentFailure as error:
                 failures.append(error)
 
-    if things:
-        with ThreadPoolExecutor(min(_ABREAST, len(things))) as pool:
-            list(pool.map(attempt, things))
+    if items:
+        with ThreadPoolExecutor(min(_ABREAST, len(items))) as pool:
+            list(pool.map(attempt, items))
     for failure in sorted(failures, key=lambda failure: isinstance(failure, Unreachable)):
         raise failure

@@ -181,8 +181,8 @@ def _check(start: session.Start) -> int:
 
 def _sweeps(store: Store, agent: str) -> list[str]:
     """Return the names of the sweeps that an agent has launched."""
-    mine = (entry.sweep for entry in allowance.entries(store) if entry.agent == agent)
-    return list(dict.fromkeys(mine))
+    launched = (entry.sweep for entry in allowance.entries(store) if entry.agent == agent)
+    return list(dict.fromkeys(launched))
 
 
 def _add_prompts(verb: ArgumentParser) -> None:

@@ -84,9 +84,9 @@ def help_option(verb: ArgumentParser) -> None:
 
 def select(verb: ArgumentParser, title: str = RUNS) -> None:
     """Add `--state` and `--where`, which narrow the selection of runs."""
-    which = group(verb, title)
-    which.add_argument("--state", action="append", help="only runs in this state; repeatable")
-    which.add_argument(
+    options = group(verb, title)
+    options.add_argument("--state", action="append", help="only runs in this state; repeatable")
+    options.add_argument(
         "--where",
         help="only runs that meet a condition: 'lr < 1e-3 and not (seed = 1 or state in (failed, "
         "lost))'",
@@ -206,9 +206,9 @@ def trust(verb: ArgumentParser, title: str = LAUNCH) -> None:
 
 def weights(verb: ArgumentParser) -> None:
     """Add arguments for a run (or a sweep's best run) and one of its checkpoints."""
-    what = group(verb, "which weights")
-    what.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep (its best run)")
-    what.add_argument(
+    options = group(verb, "which weights")
+    options.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep (its best run)")
+    options.add_argument(
         "--which",
         default="final",
         metavar="final|best|NAME",

@@ -124,9 +124,9 @@ def _act(service: Service, targets: Sequence[Kept], arguments: Namespace, ttl: i
         return
     size = sum(checkpoint.size for checkpoint in targets) / _GIGABYTE
     when = "never" if arguments.ttl == "never" else f"after {arguments.ttl}"
-    what = "delete" if arguments.delete else f"delete {when}"
+    action = "delete" if arguments.delete else f"delete {when}"
     if not arguments.yes:
-        question = f"{plural(len(targets), 'checkpoint')} ({size:,.3f} GB): {what}?"
+        question = f"{plural(len(targets), 'checkpoint')} ({size:,.3f} GB): {action}?"
         if not is_screen():
             raise UsageError(f"{question} Confirm with --yes")
         if not confirmed(question):

@@ -81,10 +81,10 @@ def show(
 
 
 def _record(counts: Counts, cost: prices.Amount, bill: Billed) -> dict[str, object]:
-    ours = {kind: getattr(counts, kind) for kind in KINDS}
+    counted = {kind: getattr(counts, kind) for kind in KINDS}
     usd = None if cost.unpriced else cost.usd
     priced = {"usd": usd, "unpriced": list(cost.unpriced), "prices": list(cost.dates)}
-    return {**ours, **priced, "billed": bill.record()}
+    return {**counted, **priced, "billed": bill.record()}
 
 
 def _billing_line(
@@ -217,9 +217,9 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
     if whole.usage.unknown:
         lines.append(f"usage is incomplete: {whole.usage.unknown}")
     if without:
-        which = f"{without} of {len(costs)} runs" if without < len(costs) else "these runs"
+        runs = f"{without} of {len(costs)} runs" if without < len(costs) else "these runs"
         lines.append(
-            f"usage unknown: the requests of {which} are not counted, and the runs recorded no "
+            f"usage unknown: the requests of {runs} are not counted, and the runs recorded no "
             "tokens"
         )
     if any(spending.counted == "metrics" for _, spending in costs):

@@ -31,20 +31,20 @@ _MARKS = (
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper data`."""
-    what = shared.group(verb, "whose data")
-    what.add_argument("of", metavar="GRID|RUN", help="a grid's file, or a recorded run")
-    what.add_argument(
+    options = shared.group(verb, "whose data")
+    options.add_argument("of", metavar="GRID|RUN", help="a grid's file, or a recorded run")
+    options.add_argument(
         "overrides",
         nargs="*",
         default=[],
         metavar="key=value",
         help="with a grid: replace a base value or an axis",
     )
-    what.add_argument("--run", metavar="NAME", help="with a grid: this run (default: the first)")
-    what.add_argument(
+    options.add_argument("--run", metavar="NAME", help="with a grid: this run (default: the first)")
+    options.add_argument(
         "-n", "--examples", type=int, default=5, metavar="N", help="how many examples (5)"
     )
-    what.add_argument(
+    options.add_argument(
         "--checkpoint",
         metavar="RUN|tinker://...",
         help="for rl and distill: sample answers from this checkpoint, and show them with their "

@@ -277,8 +277,8 @@ def _try(
     def tell(step: "Step") -> None:
         steps.append(step)
         if not arguments.json:
-            took = "" if step.seconds is None else f"{step.seconds:.1f} s"
-            say(f"{step.name:<10}{took:>9}  {step.found}", flush=True)
+            duration = "" if step.seconds is None else f"{step.seconds:.1f} s"
+            say(f"{step.name:<10}{duration:>9}  {step.found}", flush=True)
 
     try:
         try_out(request, root, arguments.timeout, tell)

@@ -13,21 +13,21 @@ from sweeper.terminal import number, print_json, print_table, say, warn
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor tasks`."""
-    which = shared.group(verb, "which tasks")
-    which.add_argument(
+    options = shared.group(verb, "which tasks")
+    options.add_argument(
         "folder", metavar="FOLDER", help="a task (a folder with task.toml), or a folder of tasks"
     )
-    which.add_argument(
+    options.add_argument(
         "--task-ids",
         metavar="NAMES",
         help="only tasks with these names or globs, separated by commas",
     )
-    which.add_argument(
+    options.add_argument(
         "--dataset",
         metavar="NAME@VERSION",
         help="tasks of this dataset in a registry; FOLDER is a checkout of the registry",
     )
-    which.add_argument(
+    options.add_argument(
         "--registry", metavar="FILE", help="the registry's file (FOLDER/registry.json)"
     )
     how = shared.group(verb, "how to try them")

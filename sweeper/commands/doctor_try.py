@@ -255,8 +255,8 @@ class _Trial:
         else:
             lacks = _names(store.read(snapshot.archive), snapshot.cwd) - set(document["files"])
             if lacks:
-                some = ", ".join(sorted(lacks)[:3])
-                raise EnvironmentFailure(f"{self._place}: the job lacks parts of the code: {some}")
+                names = ", ".join(sorted(lacks)[:3])
+                raise EnvironmentFailure(f"{self._place}: the job lacks parts of the code: {names}")
             self._tell(Step("code", None, f"the copy of {snapshot.root} arrived"))
         for name in self._plan.secrets:
             if name not in document["set"]:

@@ -53,31 +53,31 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper export`."""
     shared.runs_of_any_sweeps(verb)
     shared.select(verb)
-    what = shared.group(verb, "what to write")
-    what.add_argument(
+    options = shared.group(verb, "what to write")
+    options.add_argument(
         "--format",
         choices=("csv", "parquet", "wandb", "trace"),
         help="the format (default: by the suffix of --out; csv without --out); trace: the attempts "
         "on a time axis, for Perfetto",
     )
-    what.add_argument(
+    options.add_argument(
         "--table",
         choices=("metrics", "runs", "rollouts", "checkpoints", "items", "scores"),
         default="metrics",
         help="the table to write as CSV or Parquet (metrics)",
     )
     shared.flag(
-        what,
+        options,
         "--raw",
         "write strings to CSV unchanged, for programs (default: an apostrophe is put before "
         "each string that a spreadsheet would evaluate)",
     )
-    what.add_argument(
+    options.add_argument(
         "--out",
         help="the file to write (default, and -: standard output); for wandb the folder of its "
         "files",
     )
-    what.add_argument("--project", default="sweeper", help="the W&B project (sweeper)")
+    options.add_argument("--project", default="sweeper", help="the W&B project (sweeper)")
     shared.roots(verb)
     shared.json(verb)
 
@@ -102,12 +102,12 @@ def run(arguments: Namespace) -> int:
         table = registry.table(arguments.table, runs)
         count, place = table.num_rows, out
         _write(table, kind, out, raw=arguments.raw)
-    what = "event" if kind == "trace" else "row"
+    unit = "event" if kind == "trace" else "row"
     if arguments.json:
         facts = {"format": kind, "out": place, "runs": len(runs), "rows": count}
         return print_json_answer({"schema": 1, **facts}, registry.problems)
     if out != "-" or kind == "wandb":
-        say(f"exported {plural(len(runs), 'run')} ({plural(count, what)}) to {place}")
+        say(f"exported {plural(len(runs), 'run')} ({plural(count, unit)}) to {place}")
     return tell_problems(registry.problems)
 
 

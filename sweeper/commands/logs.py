@@ -202,8 +202,8 @@ class _Reader:
     def _forget_removed(self) -> None:
         """Forget the sweeps that have been removed. Raises `NotFound` if no sweep is left."""
         sweeps = {(run.root, run.sweep): run for run in self._candidates}
-        ours = {place: run for place, run in sweeps.items() if isinstance(run, SweepRun)}
-        gone = {at for at, run in ours.items() if not run.store.exists(run.sweep_folder.plan)}
+        planned = {place: run for place, run in sweeps.items() if isinstance(run, SweepRun)}
+        gone = {at for at, run in planned.items() if not run.store.exists(run.sweep_folder.plan)}
         if not gone:
             return
         self._removed |= gone

@@ -34,11 +34,11 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper ls`."""
     shared.runs_of_any_sweeps(verb)
     shared.select(verb)
-    which = shared.group(verb, shared.RUNS)
-    which.add_argument(
+    options = shared.group(verb, shared.RUNS)
+    options.add_argument(
         "--tag", action="append", default=[], help="only runs with this tag; repeatable"
     )
-    shared.flag(which, "--starred", "only runs with a star")
+    shared.flag(options, "--starred", "only runs with a star")
     table = shared.group(verb, "columns and order")
     table.add_argument(
         "--metric", action="append", help="also show the last value of this metric; repeatable"
@@ -213,8 +213,8 @@ def _retired(runs: list[RecordedRun]) -> list[str]:
     has the command that lists these runs. Return [] if such runs are listed already."""
     if any(run.retired for run in runs):
         return []
-    ours = [run for run in runs if isinstance(run, SweepRun)]
-    counts = {(run.root, run.sweep): run.retired_ones for run in ours}
+    planned = [run for run in runs if isinstance(run, SweepRun)]
+    counts = {(run.root, run.sweep): run.retired_ones for run in planned}
     return [
         f"{name}: {plural(count, 'run')} launched before and no longer in the grid; "
         f"`{hint('ls', name, '--where', 'retired = true', root=root)}` lists them"

@@ -69,10 +69,10 @@ def keys_of(by: str) -> list[str]:
     return keys
 
 
-def hint_of(key: str, known: Set[str]) -> str:
+def hint_of(key: str, keys: Set[str]) -> str:
     """Suggest the known key that is most similar to `key`, or list all known keys."""
-    near = get_close_matches(key, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(sorted(known))}"
+    similar = get_close_matches(key, keys, n=1)
+    return f"did you mean {similar[0]!r}?" if similar else f"choose from {', '.join(sorted(keys))}"
 
 
 def _value_of(config: Mapping[str, object], keys: Sequence[str]) -> _Values:

@@ -90,7 +90,7 @@ def full(preview: LaunchPreview) -> Iterator[str]:
         yield race
     yield from plan.notes
     yield ""
-    what = {
+    document = {
         "recipe": recipe.reference,
         "class": recipe.config_class,
         **{f"stage {s.name}": of_stage(s) for s in plan.stages},
@@ -108,7 +108,7 @@ def full(preview: LaunchPreview) -> Iterator[str]:
             if key not in ("python", "cwd", "log_path_field") and value not in (None, {})
         },
     }
-    yield from (f"{key:<12}  {sanitize(str(v))}" for key, v in what.items() if v is not None)
+    yield from (f"{key:<12}  {sanitize(str(v))}" for key, v in document.items() if v is not None)
     succeeded = {p.run.id for p in preview.previews if p.state.state is State.SUCCEEDED}
     for of_run in preview.previews:
         run, attempt = of_run.run, max(1, of_run.attempt)

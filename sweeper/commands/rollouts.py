@@ -355,8 +355,8 @@ def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Names
     a score below 1."""
     rows = registry.item_rows(runs)
     if not rows:
-        which = f"{runs[0].sweep}/{runs[0].name} has" if len(runs) == 1 else "these runs have"
-        raise NotFound(f"{which} recorded no answers to items")
+        runs_text = f"{runs[0].sweep}/{runs[0].name} has" if len(runs) == 1 else "these runs have"
+        raise NotFound(f"{runs_text} recorded no answers to items")
     prefix = prefixes(runs)
     names = {(run.id, run.sweep, run.root): f"{prefix(run)}{run.name}" for run in runs}
     matches = [row for row in rows if _wanted_items(row, arguments)]
@@ -390,28 +390,29 @@ def show_against(
     are wrong), with one answer of each run. Items are the same if task and item are equal."""
     solved, failed = (_by_item(registry, each, arguments) for each in (run, other))
     pairs = [
-        (mine[0], theirs[0])
-        for item, mine in solved.items()
-        if (theirs := failed.get(item))
-        and all((row["score"] or 0.0) >= _SOLVED for row in mine)
-        and all((row["score"] or 0.0) < _SOLVED for row in theirs)
+        (solution[0], failure[0])
+        for item, solution in solved.items()
+        if (failure := failed.get(item))
+        and all((row["score"] or 0.0) >= _SOLVED for row in solution)
+        and all((row["score"] or 0.0) < _SOLVED for row in failure)
     ]
     page = page_of(pairs, arguments)
     shared = len(solved.keys() & failed.keys())
     if arguments.json:
-        items = [{"solved": mine, "failed": theirs} for mine, theirs in page]
+        items = [{"solved": solution, "failed": failure} for solution, failure in page]
         counts = {"count": len(pairs), "shared": shared}
         document = {"schema": 1, "run": run.id, "against": other.id, **counts, "items": items}
         return print_json_answer(document, registry.problems)
-    for mine, theirs in page if arguments.full else ():
-        _print_whole(mine)
-        say(f"{other.name}: {sanitize_lines(theirs['text'])}")
+    for solution, failure in page if arguments.full else ():
+        _print_whole(solution)
+        say(f"{other.name}: {sanitize_lines(failure['text'])}")
         print()
     if not arguments.full:
         columns = ("task", "item", "prompt", run.name, other.name)
         shown = ("task", "item", "prompt", "text")
         lines = [
-            [*(_short(mine[key]) for key in shown), _short(theirs["text"])] for mine, theirs in page
+            [*(_short(solution[key]) for key in shown), _short(failure["text"])]
+            for solution, failure in page
         ]
         print_table(columns, lines)
     print(f"\n{len(page)} of {len(pairs)} items ({shared} items are common to both runs)")

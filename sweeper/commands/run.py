@@ -24,8 +24,8 @@ _EXAMPLE = "sweeper run [options] -- python train.py --lr 1e-4"
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper run`. The command after `--` is not declared: it is
     removed before the arguments are parsed."""
-    what = shared.group(verb, "what to run")
-    what.add_argument(
+    options = shared.group(verb, "what to run")
+    options.add_argument(
         "overrides",
         nargs="*",
         default=[],
@@ -33,24 +33,24 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="settings before the --, such as launch.retries=2, or seeds=3 with {seed} in the "
         "command",
     )
-    what.add_argument(
+    options.add_argument(
         "--each",
         metavar="FILE",
         help="run each line of a file, or of standard input (-), as a command",
     )
-    what.add_argument(
+    options.add_argument(
         "--name", help="the sweep's name (default: the program's name and a random suffix)"
     )
-    what.add_argument(
+    options.add_argument(
         "--service", choices=("local", "tinker", "none"), help="the model service (default: none)"
     )
-    what.add_argument(
+    options.add_argument(
         "--secret",
         action="append",
         metavar="VARIABLE",
         help="pass this environment variable to the runs; repeatable",
     )
-    what.add_argument("--wandb", metavar="PROJECT", help="log to this project of W&B")
+    options.add_argument("--wandb", metavar="PROJECT", help="log to this project of W&B")
     launch_options = shared.launch_options(verb)
     launch_options.add_argument("--gpus", type=int, metavar="N", help="GPUs of each job")
     launch.add_options(verb)

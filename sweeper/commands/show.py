@@ -131,9 +131,9 @@ def run(arguments: Namespace) -> int:
         if marks.notes or marks.tags or marks.starred:
             print()
             tell_marks(name, marks)
-    for what, count in document["skipped"].items():
+    for noun, count in document["skipped"].items():
         if count:
-            lines = plural(count, what.removesuffix("s"))
+            lines = plural(count, noun.removesuffix("s"))
             print(f"\n{lines} of the run's metrics files could not be read")
     return tell_problems(registry.problems)
 

@@ -84,12 +84,12 @@ def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping
     from sweeper.results.stage_graph import of_stage  # imported late: most sweeps have no stages
 
     for stage in sweep.plan.stages:
-        mine = [run for run in runs if run.stage == stage.name]
+        chosen = [run for run in runs if run.stage == stage.name]
         unknown = sweep.plan.unknown.get(stage.name, 0)
         more = f"; {plural(unknown, 'run')} to come" if unknown else ""
         say(f"{stage.name}: {of_stage(stage)}{more}")
-        if mine:
-            _print_table(sweep, mine, observed, sweep.metric_of(stage.name))
+        if chosen:
+            _print_table(sweep, chosen, observed, sweep.metric_of(stage.name))
         print()
 
 

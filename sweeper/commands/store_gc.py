@@ -409,12 +409,12 @@ def _released(removed: Sequence[Waste]) -> list[Waste]:
         if waste.release is not None:
             paths.setdefault(waste.release, []).append(waste.path)
     kept: set[str] = set()
-    for release, ours in paths.items():
+    for release, records in paths.items():
         try:
-            release(ours)
+            release(records)
         except EnvironmentFailure as error:
-            warn(f"{error}: kept {plural(len(ours), 'record')} of its jobs")
-            kept.update(ours)
+            warn(f"{error}: kept {plural(len(records), 'record')} of its jobs")
+            kept.update(records)
     return [waste for waste in removed if waste.path not in kept]
 
 

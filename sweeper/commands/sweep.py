@@ -13,9 +13,9 @@ from sweeper.terminal import is_screen, print_json, say
 
 def _add_archive(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sweep archive`."""
-    which = shared.group(verb, "which sweeps")
-    which.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep")
-    shared.flag(which, "--undo", "show them in lists again")
+    options = shared.group(verb, "which sweeps")
+    options.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep")
+    shared.flag(options, "--undo", "show them in lists again")
     shared.root(verb)
     shared.json(verb)
 
@@ -67,18 +67,20 @@ def _delete(arguments: Namespace) -> int:
     terminal to ask."""
     sweep = arguments.sweep
     runs, size = size_of(sweep, root=arguments.root)
-    what = f"{sweep}: {plural(runs, 'run that has', 'runs that have')} begun, {size / 1e6:,.1f} MB"
+    contents = (
+        f"{sweep}: {plural(runs, 'run that has', 'runs that have')} begun, {size / 1e6:,.1f} MB"
+    )
     if not arguments.yes:
         if arguments.json or not is_screen():
             raise UsageError(
-                f"{what}: delete? Confirm with --yes; `sweeper sweep archive` only hides it"
+                f"{contents}: delete? Confirm with --yes; `sweeper sweep archive` only hides it"
             )
-        if not confirmed(f"{what}: delete, for good?"):
+        if not confirmed(f"{contents}: delete, for good?"):
             raise UsageError("nothing was deleted")
     delete(sweep, root=arguments.root)
     if arguments.json:
         return print_json({"schema": 1, "sweep": sweep, "runs": runs, "bytes": size})
-    say(f"{what}: deleted; the service still keeps the checkpoints of its runs")
+    say(f"{contents}: deleted; the service still keeps the checkpoints of its runs")
     return 0
 
 

@@ -75,8 +75,8 @@ def _write(path: str, data: Parts, mode: int, durable: bool) -> None:
         if len(views) > _AT_ONCE:
             views = [memoryview(b"".join(views))]
         while views:
-            some = len(views) > 1
-            done = os.writev(descriptor, views) if some else os.write(descriptor, views[0])
+            several = len(views) > 1
+            done = os.writev(descriptor, views) if several else os.write(descriptor, views[0])
             while views and done >= len(views[0]):
                 done -= len(views.pop(0))
             if done:

@@ -218,11 +218,11 @@ def _path(folder: str, uuid: str) -> str:
 def _is_at(file: int, folder: str, uuid: str) -> bool:
     """Return whether the open lock file is still at its path (it may have been removed)."""
     try:
-        at_path, ours = os.stat(_path(folder, uuid)), os.fstat(file)
+        at_path, at_lock = os.stat(_path(folder, uuid)), os.fstat(file)
     except OSError:
         return False
-    same = (at_path.st_dev, at_path.st_ino) == (ours.st_dev, ours.st_ino)
-    return same and stat.S_ISREG(ours.st_mode)
+    same = (at_path.st_dev, at_path.st_ino) == (at_lock.st_dev, at_lock.st_ino)
+    return same and stat.S_ISREG(at_lock.st_mode)
 
 
 def _lock(file: int, start: int, length: int) -> bool:

@@ -142,15 +142,15 @@ def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
         from sweeper.sweep.labels import first_of
 
         several = len(users) > 1
-        what = (
+        reason = (
             f"{len(users)} sweep{'s' * several} in progress use{'s' * (not several)} the engine: "
             f"{first_of(users, _NAMED)}"
         )
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise EngineError(f"{what}; to stop it anyway, use `sweeper engine stop --force`")
+            raise EngineError(f"{reason}; to stop it anyway, use `sweeper engine stop --force`")
         print(
-            f"{what}. Their runs wait until an engine is running again, or restart from their last "
-            f"checkpoint."
+            f"{reason}. Their runs wait until an engine is running again, or restart from their "
+            f"last checkpoint."
         )
         if input("Stop it? [y/N] ").strip().lower() not in ("y", "yes"):
             print("not stopped")

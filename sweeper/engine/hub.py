@@ -84,18 +84,18 @@ def user_cache(environ: Mapping[str, str]) -> str:
     return os.path.abspath(os.path.expandvars(os.path.expanduser(cache)))
 
 
-def view(hub: str, theirs: str, views: str) -> str:
+def view(hub: str, user_hub: str, views: str) -> str:
     """Make a folder below `views` with links to all repositories in the cache `hub`, and to
-    repositories that only the user's cache `theirs` has. Return the path of the folder.
+    repositories that only the user's cache `user_hub` has. Return the path of the folder.
 
     Each user's cache has a separate folder, which every call updates. Concurrent calls make the
     same links. Files that a program adds to the folder stay. Raises OSError.
     """
     # A launch from inside a run already has a view: use it.
-    nested = os.path.dirname(theirs) == os.path.abspath(views)
-    digest = hashlib.sha256(os.fsencode(theirs)).hexdigest()[:16]
-    target = theirs if nested else os.path.join(os.path.abspath(views), digest)
-    wanted = _held(theirs) | _held(os.path.abspath(hub))
+    nested = os.path.dirname(user_hub) == os.path.abspath(views)
+    digest = hashlib.sha256(os.fsencode(user_hub)).hexdigest()[:16]
+    target = user_hub if nested else os.path.join(os.path.abspath(views), digest)
+    wanted = _held(user_hub) | _held(os.path.abspath(hub))
     os.makedirs(target, exist_ok=True)
     for name in _held(target).keys() - wanted.keys():
         link = os.path.join(target, name)

@@ -32,22 +32,22 @@ class Kind(Protocol):
         ...
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, words: Iterable[str]) -> str:
     """Return `; did you mean 'x'?`, or "" if no candidate is close."""
     import difflib
     import itertools
 
     # The time of a comparison is the product of both lengths, so words too long for a typo are
     # skipped.
-    candidates = itertools.islice((other for other in known if len(other) <= 60), 200)
+    candidates = itertools.islice((other for other in words if len(other) <= 60), 200)
     matches = difflib.get_close_matches(word[:60], list(candidates), n=1)
     return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
-def hint(word: str, known: Iterable[str], problems: Problems) -> str:
+def hint(word: str, words: Iterable[str], problems: Problems) -> str:
     """Return the same as `nearest`, but "" if there are already many mistakes, since searching
     takes time."""
-    return nearest(word, known) if len(problems) < MAX_HINTS else ""
+    return nearest(word, words) if len(problems) < MAX_HINTS else ""
 
 
 def wrong(node: Node, where: str, expected: str, problems: Problems) -> None:
@@ -103,8 +103,10 @@ class Choice:
             wrong(node, where, " or ".join(self.choices), problems)
         elif node.value not in self.choices:
             choices = ", ".join(self.choices)
-            near = nearest(node.value, self.choices)
-            problems.add(node.place, f"{where}: {node.value[:60]!r} is not one of {choices}{near}")
+            similar = nearest(node.value, self.choices)
+            problems.add(
+                node.place, f"{where}: {node.value[:60]!r} is not one of {choices}{similar}"
+            )
         else:
             return node.value
         return None

@@ -123,8 +123,8 @@ class Section:
             field = self.fields.get(key) or others(key)
             if field is None:
                 inside = f" in {name}" if name else ""
-                near = self._elsewhere(key) or hint(key, [*self.fields, *known()], problems)
-                problems.add(place, f"unknown key {key[:100]!r}{inside}{near}")
+                suggestion = self._elsewhere(key) or hint(key, [*self.fields, *known()], problems)
+                problems.add(place, f"unknown key {key[:100]!r}{inside}{suggestion}")
                 continue
             reading.entries[key] = (place, item)
             if item.value is not None:

@@ -154,8 +154,8 @@ def read_axis(
             )
         elif "values" in entries:
             takes = f"the list itself, as in {key[:60]}: [...]"
-        elif len(entries) == 1 and (near := nearest(next(iter(entries)), RANGES)):
-            takes = f"a list, or one of {', '.join(RANGES)}{near}"
+        elif len(entries) == 1 and (similar := nearest(next(iter(entries)), RANGES)):
+            takes = f"a list, or one of {', '.join(RANGES)}{similar}"
         wrong(node, f"axis {key!r}", takes, problems)
         return ()
     if not node.items:

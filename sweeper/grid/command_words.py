@@ -8,15 +8,15 @@ from sweeper.fields.kinds import Item, nearest
 from sweeper.recipe.command_template import HOLE
 
 
-def one_of(known: Collection[str]) -> Item:
-    """Return the check for a word that must be one of `known`."""
+def one_of(words: Collection[str]) -> Item:
+    """Return the check for a word that must be one of `words`."""
 
     def wrong(word: str) -> str | None:
-        if word in known:
+        if word in words:
             return None
-        return f"{word[:60]!r} is not one of {', '.join(known)}{nearest(word, known)}"
+        return f"{word[:60]!r} is not one of {', '.join(words)}{nearest(word, words)}"
 
-    return Item({"enum": list(known)}, wrong)
+    return Item({"enum": list(words)}, wrong)
 
 
 def word_with(holes: Sequence[str]) -> Item:

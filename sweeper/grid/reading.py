@@ -129,8 +129,10 @@ def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> G
     ]
     for change in whole:
         problems.add(change.place, advice(change) or "")
-    mine, references = divide([stage for stage in changes if stage not in whole], nodes, problems)
-    stages = {node.name: _stage(node, grid, reading, mine[node.name]) for node in nodes}
+    own_changes, references = divide(
+        [stage for stage in changes if stage not in whole], nodes, problems
+    )
+    stages = {node.name: _stage(node, grid, reading, own_changes[node.name]) for node in nodes}
     metrics = {name: stage.grid.metric is not None for name, stage in stages.items()}
     check_graph(nodes, metrics, problems)
     stage_grids = (stages[node.name] for node in ordered(nodes))

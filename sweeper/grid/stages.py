@@ -131,8 +131,8 @@ def _read_stage(
         elif key in IN_STAGE:
             entries[key] = where, _escaped(node, names, references, problems)
         else:
-            near = hint(key, [*IN_STAGE, PARENT, LAUNCH], problems)
-            problems.add(where, f"unknown key {key[:100]!r} in stages.{name}{near}")
+            suggestion = hint(key, [*IN_STAGE, PARENT, LAUNCH], problems)
+            problems.add(where, f"unknown key {key[:100]!r} in stages.{name}{suggestion}")
     return StageNode(name, place, entries, takings, tuple(references), launch)
 
 
@@ -154,8 +154,8 @@ def _escaped(
         escaped, stage, key = match.groups()
         if stage not in names and stage != PARENT:
             if key in LATE and not escaped:
-                near = nearest(stage, names)
-                problems.add(node.place, f"{match[0][:60]}: no stage {stage!r}{near}")
+                similar = nearest(stage, names)
+                problems.add(node.place, f"{match[0][:60]}: no stage {stage!r}{similar}")
             return match[0]
         if not is_key_below(key):
             message = (
@@ -185,13 +185,13 @@ def divide(
         stage, _, key = change.key.partition(".")
         if stage not in by_stage or not key:
             example = f"{names[0] if names else 'stage'}.{change.key[:60]}"
-            near = nearest(stage, names) if key else ""
-            message = f"the grid has stages: name one, such as {example}=...{near}"
+            similar = nearest(stage, names) if key else ""
+            message = f"the grid has stages: name one, such as {example}=...{similar}"
             problems.add(change.place, message)
             continue
         node = _escaped(change.node, names, references[stage], problems)
         by_stage[stage].append(change._replace(key=key, node=node))
-    return by_stage, {name: tuple(mine) for name, mine in references.items()}
+    return by_stage, {name: tuple(given) for name, given in references.items()}
 
 
 def check_graph(
@@ -206,8 +206,8 @@ def check_graph(
                 if take.stage == stage.name:
                     problems.add(place, f"{where}: a stage cannot continue from itself")
                 elif take.stage not in names:
-                    near = nearest(take.stage, names)
-                    message = f"{where}: no stage {take.stage[:60]!r}{near}"
+                    similar = nearest(take.stage, names)
+                    message = f"{where}: no stage {take.stage[:60]!r}{similar}"
                     problems.add(place, message)
                 elif take.chooses and not metrics[take.stage]:
                     message = f"`{take.how}` needs a metric, but stages.{take.stage} has none"

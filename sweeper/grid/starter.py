@@ -45,23 +45,23 @@ class Guess(NamedTuple):
 
 def fields_of(recipe: Recipe) -> list[Field]:
     """Return the fields that a grid can set, except the fields that sweeper sets itself."""
-    ours = frozenset({recipe.log_path_field or "log_path", "behavior_if_log_dir_exists"})
-    return list(_fields(recipe.takes, ours))
+    filled = frozenset({recipe.log_path_field or "log_path", "behavior_if_log_dir_exists"})
+    return list(_fields(recipe.takes, filled))
 
 
 def _fields(
     takes: Mapping[str, Mapping[str, object]],
-    ours: frozenset[str],
+    filled: frozenset[str],
     above: str = "",
     needed: bool = True,
     section: str = "",
 ) -> Iterator[Field]:
-    """Yield all fields except `ours`. Fields of nested configs have dotted keys. `needed` says
+    """Yield all fields except `filled`. Fields of nested configs have dotted keys. `needed` says
     whether the config with these fields is required itself; if it is not, none of its fields is.
     `section` is the key of the nearest optional config that has required fields."""
     for name, about in takes.items():
         key = f"{above}{name}"
-        if key in ours:
+        if key in filled:
             continue
         required = needed and bool(about.get("required"))
         inside = {
@@ -73,7 +73,7 @@ def _fields(
                 value_of_field.get("required") for value_of_field in inside.values()
             )
             within = key if optional else section
-            yield from _fields(inside, ours, f"{key}.", required, within)
+            yield from _fields(inside, filled, f"{key}.", required, within)
             continue
         default = flow(about["default"]) if "default" in about else None
         value = about.get("default")

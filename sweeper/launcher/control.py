@@ -183,7 +183,7 @@ def _stop(
 
     plan = folder.read_plan()
     _refuse_addresses(plan, folder.address)
-    backends = open_places(plan.launch, folder.name, folder.address, some=True)
+    backends = open_places(plan.launch, folder.name, folder.address, any_place=True)
     moved = moved_from(folder, plan, located(backends))
     if moved is not None:
         tell(

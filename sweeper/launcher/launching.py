@@ -251,7 +251,7 @@ def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
     opened, before = _open_again(folder, plan)
     over = {run for run, s in folder.read_states().items() if s.state is State.SUCCEEDED}
     left = [run for run in plan.runs if not run.retired and run.id not in over]
-    preflight.try_out(opened, plan, left, some=True)
+    preflight.try_out(opened, plan, left, any_place=True)
     preflight.require_secrets(preflight.kept_here(capabilities, names))
     return Ready(plan, capabilities, located(opened, before))
 
@@ -282,7 +282,7 @@ def _open_again(folder: SweepFolder, plan: Plan) -> tuple[dict[str, Backend], Lo
     Raises `EnvironmentFailure` if none answers."""
     before = _places_on_record(folder)
     accept = partial(refuse_another, before)
-    opened = open_places(plan.launch, folder.name, folder.address, some=True, accept=accept)
+    opened = open_places(plan.launch, folder.name, folder.address, any_place=True, accept=accept)
     away = [backend.why for backend in opened.values() if isinstance(backend, Away)]
     if len(away) == len(opened):
         raise EnvironmentFailure("; ".join(dict.fromkeys(away)))

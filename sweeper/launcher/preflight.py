@@ -135,10 +135,10 @@ def has_code(
 
 
 def try_out(
-    backends: Mapping[str, Backend], plan: Plan, runs: Iterable[Run], *, some: bool = False
+    backends: Mapping[str, Backend], plan: Plan, runs: Iterable[Run], *, any_place: bool = False
 ) -> None:
     """Ask each backend whether it would accept the jobs of a plan's runs. Raises
-    `EnvironmentFailure` if a backend refuses or none answers. With `some`, raise only if no
+    `EnvironmentFailure` if a backend refuses or none answers. With `any_place`, raise only if no
     backend accepts them."""
     from sweeper.scheduler.submitter import asked_by  # imported late, since `plan` does not use it
 
@@ -152,7 +152,7 @@ def try_out(
             backend.preflight(list(distinct.values())[:_TRIALS])
         except EnvironmentFailure as error:
             wrong.append(error)
-            if not (some or is_silence(error)) or len(wrong) == len(backends):
+            if not (any_place or is_silence(error)) or len(wrong) == len(backends):
                 raise
 
 

@@ -114,12 +114,12 @@ def _hour(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list[str]:
-    """Return lines that explain to the user how counted usage (`ours`) and billed usage (`theirs`)
-    differ; empty if they do not differ. `fresh` means that the runs used the service in the last
-    hours. `unseen` is the number of runs that have counted no usage."""
+def explained(counted: Counts, billed: Counts, *, fresh: bool, unseen: int) -> list[str]:
+    """Return lines that explain to the user how usage that sweeper `counted` differs from usage
+    that the service `billed`; empty if they do not differ. `fresh` means that the runs used the
+    service in the last hours. `unseen` is the number of runs that have counted no usage."""
     lines: list[str] = []
-    more = {kind: getattr(theirs, kind) - getattr(ours, kind) for kind in KINDS}
+    more = {kind: getattr(billed, kind) - getattr(counted, kind) for kind in KINDS}
     billed_only = {kind: n for kind, n in more.items() if n > 0}
     counted_only = {kind: -n for kind, n in more.items() if n < 0}
     # One side may count tokens as cached that the other counts as prefill. The total is the same.

@@ -46,8 +46,8 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
             return None
         from difflib import get_close_matches
 
-        near = get_close_matches(wanted, recorded, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        similar = get_close_matches(wanted, recorded, n=1)
+        hint = f"; did you mean {similar[0]!r}?" if similar else ""
         keys = sorted(recorded - {"step"})
         listed = first_of(keys, _SHOWN) if keys else "nothing"
         return (
@@ -153,9 +153,9 @@ def sentence(estimate: Estimate | None, service: str) -> str | None:
             f"dollars unknown (no price known for {first_of(estimate.amount.unpriced, 2)})"
         )
     unknown = estimate.wanted - estimate.runs
-    some = f" for {estimate.runs} of the {plural(estimate.wanted, 'run')}" if unknown else ""
+    part = f" for {estimate.runs} of the {plural(estimate.wanted, 'run')}" if unknown else ""
     others = "; usage of the others is unknown" if unknown else ""
-    return f"about {', '.join(parts)}{some} ({_source(estimate)}){others}"
+    return f"about {', '.join(parts)}{part} ({_source(estimate)}){others}"
 
 
 def _source(estimate: Estimate) -> str:
@@ -258,5 +258,5 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
 
 def _same(old: Plan, plan: Plan) -> bool:
     """Return whether the plans share a recipe and use the same service."""
-    ours, others = ({part.recipe.reference for part in each.parts} for each in (plan, old))
-    return not ours.isdisjoint(others) and old.service == plan.service
+    recipes, old_recipes = ({part.recipe.reference for part in each.parts} for each in (plan, old))
+    return not recipes.isdisjoint(old_recipes) and old.service == plan.service

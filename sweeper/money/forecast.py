@@ -97,16 +97,18 @@ def _ratio(wanted: Settings, other: Settings) -> float | None:
         return None
     either = (*wanted.values.items(), *other.values.items())
     free = {k for k, v in either if isinstance(v, str) and _REFERENCE in v}
-    ours = {key: value for key, value in wanted.values.items() if key not in free}
-    theirs = {key: value for key, value in other.values.items() if key not in free}
-    if ours == theirs:
+    values = {key: value for key, value in wanted.values.items() if key not in free}
+    other_values = {key: value for key, value in other.values.items() if key not in free}
+    if values == other_values:
         return 1.0
     for key in _STEPS:
-        many, few = ours.get(key), theirs.get(key)
-        if not (isinstance(many, int) and isinstance(few, int) and many > 0 < few):
+        steps, other_steps = values.get(key), other_values.get(key)
+        if not (
+            isinstance(steps, int) and isinstance(other_steps, int) and steps > 0 < other_steps
+        ):
             continue
-        if {**ours, key: few} == theirs:
-            return many / few
+        if {**values, key: other_steps} == other_values:
+            return steps / other_steps
     return None
 
 

@@ -129,14 +129,14 @@ def load() -> Prices:
     path = users_file()
     if not os.path.exists(path):
         return package
-    mine = _load(path)
-    names = dict.fromkeys((*mine.models, *package.models))
+    table = _load(path)
+    names = dict.fromkeys((*table.models, *package.models))
     no = Price()
-    models = {n: package.models.get(n, no).updated(mine.models.get(n, no)) for n in names}
-    storage = mine.storage_gb_month
-    return mine._replace(
+    models = {n: package.models.get(n, no).updated(table.models.get(n, no)) for n in names}
+    storage = table.storage_gb_month
+    return table._replace(
         models=models,
-        source=f"{mine.source}; older or other prices: {package.source}",
+        source=f"{table.source}; older or other prices: {package.source}",
         storage_gb_month=package.storage_gb_month if storage is None else storage,
     )
 

@@ -304,11 +304,11 @@ class _Check:
         """Note keys that a grid must not give."""
         grid = self.grid
         field = grid.launch.log_path_field or "log_path"
-        ours = {field, "behavior_if_log_dir_exists"} if grid.command is None else set(RUN_KEYS)
-        ours.discard(grid.seed_field or "")
+        filled = {field, "behavior_if_log_dir_exists"} if grid.command is None else set(RUN_KEYS)
+        filled.discard(grid.seed_field or "")
         for setting in grid.every_setting():
             for key in setting.given:
-                if key in ours:
+                if key in filled:
                     self.problems.add(setting.places[key], f"{key} is set by sweeper")
                 if grid.seeds is not None and key == grid.seed_field:
                     self.problems.add(setting.places[key], f"{key} is already given by seeds")

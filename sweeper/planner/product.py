@@ -288,8 +288,8 @@ class Product:
         problem = (place, label, str(error))
         if problem not in self._broken_noted:
             self._broken_noted.add(problem)
-            near = "" if error.missing is None else hint(error.missing, config, self.problems)
-            self.problems.add(place, f"{label}: {error}{near}")
+            suggestion = "" if error.missing is None else hint(error.missing, config, self.problems)
+            self.problems.add(place, f"{label}: {error}{suggestion}")
 
     def _usable_rules(self) -> Iterator[dict[str, Setting]]:
         """Yield the rules of `exclude` that can match. Note unknown keys as mistakes, unless the
@@ -326,8 +326,8 @@ class Product:
         if Reach(self.grid.dropped).touches(key):
             self.warnings.append(f"{place}: {section} names {key}, which the command line dropped")
         else:
-            near = hint(key, keys, self.problems)
-            self.problems.add(place, f"{section}: {lack} {key[:60]!r}{near}")
+            suggestion = hint(key, keys, self.problems)
+            self.problems.add(place, f"{section}: {lack} {key[:60]!r}{suggestion}")
 
     def _warn_of_whens(self) -> None:
         """Warn of conditions that never hold, and suggest the value that was probably meant."""
@@ -343,10 +343,10 @@ class Product:
             message = f"{when.when.place}: when: its condition never holds"
             for key, condition in when.when.conditions.items():
                 odd = [v for v in condition.values if isinstance(v, str) and v not in given[key]]
-                near = nearest(odd[0], given[key]) if odd and hints < MAX_HINTS else ""
+                similar = nearest(odd[0], given[key]) if odd and hints < MAX_HINTS else ""
                 hints += bool(odd)
-                if near:
-                    message = f"{condition.place}: when: no cell has {key}: {odd[0][:60]}{near}"
+                if similar:
+                    message = f"{condition.place}: when: no cell has {key}: {odd[0][:60]}{similar}"
             self.warnings.append(message)
 
 

@@ -280,12 +280,18 @@ class _Planning:
         if _was_not_inspected(done.stage.recipe):
             return None
         keys = [*LATE, *takes, *(k for run in done.runs[:1] for k in run.config)]
-        some = any(key in run.config for run in done.runs)
-        reason = f"not every run of stages.{name} has this value" if some else "has no such value"
-        near = hint(key, keys, self.problems)
+        in_other_runs = any(key in run.config for run in done.runs)
+        reason = (
+            f"not every run of stages.{name} has this value"
+            if in_other_runs
+            else "has no such value"
+        )
+        suggestion = hint(key, keys, self.problems)
         if key.partition(".")[0] == "checkpoint":
-            return f"a checkpoint has {' and '.join(k for k in LATE if k != 'log_path')}{near}"
-        return f"{reason}{near}" if some else f"stages.{name} {reason}{near}"
+            return (
+                f"a checkpoint has {' and '.join(k for k in LATE if k != 'log_path')}{suggestion}"
+            )
+        return f"{reason}{suggestion}" if in_other_runs else f"stages.{name} {reason}{suggestion}"
 
     def _ancestors(self, names: Sequence[str]) -> set[str]:
         ancestors: set[str] = set()
@@ -324,8 +330,8 @@ class _Planning:
         names = [run.name.partition("/")[2] for run in runs]
         if take.how == "run" and (take.run or "").removeprefix(f"{take.stage}/") not in names:
             words = ["best", "best-cell", "each", *names]
-            near = nearest(take.run or "", words)
-            return f"stages.{take.stage} has no run {(take.run or '')[:60]!r}{near}"
+            similar = nearest(take.run or "", words)
+            return f"stages.{take.stage} has no run {(take.run or '')[:60]!r}{similar}"
         return None
 
     def _known_runs(self, name: str) -> Sequence[Run] | None:
@@ -379,9 +385,9 @@ class _Planning:
         """Note stages that would make the same runs, since one run would replace the other."""
         seen: list[_Planned] = []
         for done in self.done.values():
-            mine = {run.id for run in done.runs}
+            ids = {run.id for run in done.runs}
             for other in seen:
-                same = {run.id for run in other.runs} & mine
+                same = {run.id for run in other.runs} & ids
                 shared = set(other.stage.sources) & set(done.stage.sources)
                 if same and (shared or not (other.stage.sources or done.stage.sources)):
                     message = f"makes the same runs as stages.{other.stage.name}"

@@ -177,8 +177,8 @@ class Tree:
             return "/worktrees/" not in file.read(_UNTRACKED_BYTES)
         return False
 
-    def _list(self, folder: str, *which: str) -> list[str]:
-        listed = git(os.path.join(self._root, folder), "ls-files", "-z", *which)
+    def _list(self, folder: str, *options: str) -> list[str]:
+        listed = git(os.path.join(self._root, folder), "ls-files", "-z", *options)
         if listed is None:
             raise UnlistedError
         names = {os.path.join(folder, os.fsdecode(name)) for name in listed.split(b"\0") if name}
@@ -194,8 +194,8 @@ class Tree:
         folder = os.path.dirname(name)
         if folder not in self._folders:
             full = os.path.normpath(os.path.join(self._root, folder))
-            ours = not os.path.join(full, "").startswith(self._results)
-            self._folders[folder] = ours and os.path.realpath(full) == full
+            outside_results = not os.path.join(full, "").startswith(self._results)
+            self._folders[folder] = outside_results and os.path.realpath(full) == full
         return self._folders[folder]
 
     def _add(self, tar: "tarfile.TarFile", name: str, most: int) -> None:

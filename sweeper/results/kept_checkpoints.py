@@ -111,7 +111,7 @@ def spared(
     refers to the checkpoint or may start from its run. With `best` or `final` in `keep`, that
     checkpoint of each run is kept too."""
     addresses, runs = referred(everything)
-    mine: dict[int, set[str]] = {}
+    best_of_run: dict[int, set[str]] = {}
     reasons: dict[str, str] = {}
     for run, _, checkpoint in chosen:
         if not isinstance(run, SweepRun) or not run.is_finished:
@@ -119,9 +119,9 @@ def spared(
         elif run.id in runs or checkpoint.path in addresses:
             reasons[checkpoint.path] = "another run starts from it"
         else:
-            if id(run) not in mine:
-                mine[id(run)] = set(_best_and_final(run, keep))
-            if checkpoint.path in mine[id(run)]:
+            if id(run) not in best_of_run:
+                best_of_run[id(run)] = set(_best_and_final(run, keep))
+            if checkpoint.path in best_of_run[id(run)]:
                 reasons[checkpoint.path] = "best or final of its run"
     return reasons
 

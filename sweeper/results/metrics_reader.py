@@ -249,9 +249,9 @@ def points_of(columns: Columns) -> list[Point]:
 
 def _skipped(columns: Columns) -> list[str]:
     """Describe the skipped lines."""
-    what = [plural(columns.malformed, "malformed line")] if columns.malformed else []
-    what += ["a torn last line"] if columns.torn else []
-    return [f"{' and '.join(what)} skipped"] if what else []
+    parts = [plural(columns.malformed, "malformed line")] if columns.malformed else []
+    parts += ["a torn last line"] if columns.torn else []
+    return [f"{' and '.join(parts)} skipped"] if parts else []
 
 
 def _unlike(run: RecordedRun) -> str:

@@ -210,12 +210,12 @@ def _difference(kind: str, runs: Sequence[tuple[HasOrigin, Origin]]) -> Iterator
     if len(variants) < 2:
         return
     origins = [origin for origin, _ in variants.values()]
-    what = _what(kind, origins)
-    if kind == "packages" and what and set(what) <= set(_SDK):
+    keys = _what(kind, origins)
+    if kind == "packages" and keys and set(keys) <= set(_SDK):
         return
-    labels = [_label(kind, origin, what) for origin in origins]
+    labels = [_label(kind, origin, keys) for origin in origins]
     groups = ((label, tuple(n)) for label, (_, n) in zip(labels, variants.values(), strict=True))
-    yield Difference(kind, tuple(what), tuple(groups))
+    yield Difference(kind, tuple(keys), tuple(groups))
 
 
 def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
@@ -256,19 +256,19 @@ def _what(kind: str, origins: Sequence[Origin]) -> list[str]:
     return [name for name in changed if name in _SDK] if kind == "SDK" else changed
 
 
-def _label(kind: str, origin: Origin, what: Sequence[str]) -> str:
+def _label(kind: str, origin: Origin, keys: Sequence[str]) -> str:
     if kind == "code":
         return origin.code or "unknown"
     if kind in ("packages", "SDK"):
         data = origin.packages()
-        shown = [f"{name} {data.get(name) or 'none'}" for name in what[:_NAMED]]
+        shown = [f"{name} {data.get(name) or 'none'}" for name in keys[:_NAMED]]
         return ", ".join(shown) or "other packages"
     if kind == "variables":
         data = table_of(origin.get("env"))
-        return ", ".join(f"{name}={data.get(name, '')}" for name in what[:_NAMED])
+        return ", ".join(f"{name}={data.get(name, '')}" for name in keys[:_NAMED])
     if kind == "data":
         data = table_of(origin.get("data"))
-        return ", ".join(str(data.get(name, "none"))[:8] for name in what[:_NAMED])
+        return ", ".join(str(data.get(name, "none"))[:8] for name in keys[:_NAMED])
     entries = ("service", "address") if kind == "service" else (kind,)
     return " ".join(str(origin.get(entry)) for entry in entries if origin.get(entry))
 

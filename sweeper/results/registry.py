@@ -208,8 +208,8 @@ class Registry(Catalog):
             import difflib
 
             for key in unknown:
-                near = difflib.get_close_matches(key, recorded_keys, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                similar = difflib.get_close_matches(key, recorded_keys, n=1)
+                hint = f"; did you mean {similar[0]!r}?" if similar else ""
                 warnings.warn(f"no run has recorded {key!r}{hint}", UserWarning, stacklevel=3)
 
     def columns(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "list[Part]":

@@ -29,14 +29,14 @@ class Service(NamedTuple):
     def ask(
         self,
         path: str,
-        what: str,
+        subject: str,
         *,
         method: str = "GET",
         body: dict[str, object] | None = None,
         seconds: float | None = None,
         **query: str,
     ) -> dict[str, object]:
-        """Send a request and return the answer. `what` names the requested thing in messages.
+        """Send a request and return the answer. `subject` names the requested thing in messages.
         Raises `NotFound` if the thing does not exist, `EnvironmentFailure` if the service refuses
         or does not answer."""
         from http.client import HTTPException
@@ -55,27 +55,27 @@ class Service(NamedTuple):
             with opener.open(request, timeout=seconds or _SECONDS) as answer:
                 document: object = json.loads(answer.read(_LARGEST) or b"{}")
         except HTTPError as error:
-            raise self._refusal(error.code, what, _detail(error.read(_LARGEST))) from error
+            raise self._refusal(error.code, subject, _detail(error.read(_LARGEST))) from error
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise EnvironmentFailure(f"{self.url} does not answer: {reason}") from error
         except ValueError:
             document = None
         if not is_table(document):
-            raise EnvironmentFailure(f"{self.url}: the answer about {what} is not a JSON object")
+            raise EnvironmentFailure(f"{self.url}: the answer about {subject} is not a JSON object")
         return document
 
-    def _refusal(self, status: int, what: str, detail: str) -> Exception:
+    def _refusal(self, status: int, subject: str, detail: str) -> Exception:
         if status == 403:
             return EnvironmentFailure(
-                f"{self.url} does not show its {what} to this key (403): your role in the "
+                f"{self.url} does not show its {subject} to this key (403): your role in the "
                 "organization may lack the permission"
             )
         if status == 401:
             return EnvironmentFailure(f"{self.url} rejects this key (401)")
         if status == 404:
-            return NotFound(f"{self.url} has no such {what}: {detail}")
-        return EnvironmentFailure(f"{self.url} refuses the {what} request ({status}): {detail}")
+            return NotFound(f"{self.url} has no such {subject}: {detail}")
+        return EnvironmentFailure(f"{self.url} refuses the {subject} request ({status}): {detail}")
 
 
 def hosted(environ: Mapping[str, str] = os.environ) -> Service:

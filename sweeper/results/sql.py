@@ -117,10 +117,10 @@ def _refuse(nodes: list[dict[str, object]]) -> None:
         for entry in list_of(table_of(node.get("cte_map")).get("map"))
     }
     for node in nodes:
-        if what := _out_of_reach(node, names):
-            near = get_close_matches(what.lower(), TABLES, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(TABLES)}"
-            raise UsageError(f"sql: {what} is not available; {hint}")
+        if table := _out_of_reach(node, names):
+            similar = get_close_matches(table.lower(), TABLES, n=1)
+            hint = f"did you mean {similar[0]}?" if similar else f"choose from {', '.join(TABLES)}"
+            raise UsageError(f"sql: {table} is not available; {hint}")
     for name in names:
         if name.startswith(_SYSTEM):
             raise UsageError(f"sql: {name} is a reserved name of DuckDB; choose another")
@@ -144,8 +144,8 @@ def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
     kind = node.get("type")
     if kind == "BASE_TABLE":
         name, schema = str(node["table_name"]), str(node["schema_name"]).lower()
-        ours = schema in ("", "main") and name.lower() in {*TABLES, *names}
-        return None if ours else name
+        allowed = schema in ("", "main") and name.lower() in {*TABLES, *names}
+        return None if allowed else name
     if kind == "TABLE_FUNCTION":
         name = str(table_of(node["function"]).get("function_name")).lower()
         return None if name in _ROWS_OF else f"{name}()"

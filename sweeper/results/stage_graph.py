@@ -16,10 +16,10 @@ def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:
     recipe and sources."""
     deep = depths(plan.stages)
     for stage in _below(plan, None):
-        mine = plan.only(stage.name)
-        planned = [run for run in mine.runs if not run.retired]
+        runs = plan.only(stage.name)
+        planned = [run for run in runs.runs if not run.retired]
         unknown = plan.unknown.get(stage.name, 0)
-        words = size(mine._replace(runs=tuple(planned))) if planned or not unknown else ""
+        words = size(runs._replace(runs=tuple(planned))) if planned or not unknown else ""
         more = f"{plural(unknown, 'run')} {_MORE}" if unknown else ""
         indent = "  " * deep[stage.name]
         yield f"{indent}{stage.name}", ", and ".join(filter(None, (words, more))), of_stage(stage)

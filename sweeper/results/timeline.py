@@ -30,8 +30,8 @@ def trace_events(runs: Sequence[RecordedRun], now: datetime) -> list[TraceEvent]
     return events
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> TraceEvent:
-    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+def _named(kind: str, pid: int, tid: int, name: str) -> TraceEvent:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
 def _spans(run: SweepRun, now: datetime) -> Iterator[TraceEvent]:

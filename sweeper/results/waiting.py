@@ -62,8 +62,8 @@ class Live(Generic[T]):
         else:
             self._state, trouble, shortest = [state], "", 0.0
         self._trouble = trouble
-        took = time.monotonic() - begun
-        self.pause = max(shortest, self._pause(state), self._share * took)
+        seconds = time.monotonic() - begun
+        self.pause = max(shortest, self._pause(state), self._share * seconds)
         return state
 
     def run(self, timeout: float = math.inf) -> T:

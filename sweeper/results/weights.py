@@ -34,9 +34,9 @@ class Adapter(NamedTuple):
     base_model: str
 
 
-def choose(run: RecordedRun, which: str, *keys: str) -> Row:
-    """Return the record of a run's checkpoint. `which` is `final`, `best` (by the metric) or the
-    name of a checkpoint. Only records with an address under one of `keys` (default: `STATE`) are
+def choose(run: RecordedRun, checkpoint: str, *keys: str) -> Row:
+    """Return the record of a run's checkpoint. `checkpoint` is `final`, `best` (by the metric) or a
+    checkpoint's name. Only records with an address under one of `keys` (default: `STATE`) are
     considered. Raises `NotFound`."""
     keys = keys or (STATE,)
     records = [r for r in run.checkpoint_records() if any(r.get(key) for key in keys)]
@@ -46,14 +46,14 @@ def choose(run: RecordedRun, which: str, *keys: str) -> Row:
         raise NotFound(
             f"{name}: no checkpoint to {use} is recorded: `sweeper show` lists its checkpoints"
         )
-    if which == "final":
+    if checkpoint == "final":
         return dict(next(filter(None, (last(records, key) for key in keys)), records[-1]))
-    if which == "best":
+    if checkpoint == "best":
         return best_record(run, records)
-    named = [record for record in records if record.get("name") == which]
+    named = [record for record in records if record.get("name") == checkpoint]
     if not named:
         names = ", ".join(str(record.get("name")) for record in records[-8:])
-        raise NotFound(f"{name}: no checkpoint {which!r}: choose from {names}")
+        raise NotFound(f"{name}: no checkpoint {checkpoint!r}: choose from {names}")
     return named[-1]
 
 

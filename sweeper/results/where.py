@@ -158,10 +158,10 @@ def check_keys(
     for key in sorted(set(keys) - known_keys) if records else ():
         import difflib  # imported late: only needed for wrong conditions
 
-        near = difflib.get_close_matches(key, sorted(known_keys), n=1)
+        similar = difflib.get_close_matches(key, sorted(known_keys), n=1)
         hint = (
-            f"; did you mean {near[0]!r}?"
-            if near
+            f"; did you mean {similar[0]!r}?"
+            if similar
             else f"; choose from {', '.join(sorted(known_keys))}"
         )
         if any(record.get("metric") == key for record in records):

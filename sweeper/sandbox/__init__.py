@@ -38,10 +38,10 @@ KINDS = {
 
 def check_kind(kind: str) -> None:
     """Raise ValueError if the kind does not exist."""
-    name, _, which = kind.partition(":")
-    if name not in KINDS or (which and name != "harbor"):
+    name, _, variant = kind.partition(":")
+    if name not in KINDS or (variant and name != "harbor"):
         raise ValueError(f"{kind!r} is not a kind of environment: {', '.join(KINDS)}")
-    if name == "harbor" and not which:
+    if name == "harbor" and not variant:
         raise ValueError("environment=harbor needs a type, as in harbor:docker or harbor:modal")
 
 
@@ -49,7 +49,7 @@ def open_environment(kind: str, made: Made, *, unsafe: bool = False) -> Environm
     """Return an environment that is not started yet. Raises `NotThere` for `process` without
     `unsafe`, and ValueError if the kind does not exist."""
     check_kind(kind)
-    name, _, which = kind.partition(":")
+    name, _, variant = kind.partition(":")
     if kind == "bubblewrap":
         from sweeper.sandbox.bubblewrap import Bubblewrap
 
@@ -61,7 +61,7 @@ def open_environment(kind: str, made: Made, *, unsafe: bool = False) -> Environm
     if name == "harbor":
         from sweeper.sandbox.harbor import Harbor
 
-        return Harbor(made, which)
+        return Harbor(made, variant)
     if not unsafe:
         raise NotThere(
             "the environment `process` does not isolate commands from this machine: set "
@@ -78,7 +78,7 @@ def missing(kind: str) -> str | None:
         from sweeper.sandbox import bubblewrap
 
         return bubblewrap.missing()
-    name, _, which = kind.partition(":")
+    name, _, variant = kind.partition(":")
     if name in ("podman", "docker"):
         from sweeper.sandbox import containers
 
@@ -86,5 +86,5 @@ def missing(kind: str) -> str | None:
     if name == "harbor":
         from sweeper.sandbox import harbor
 
-        return harbor.missing(which)
+        return harbor.missing(variant)
     return None

@@ -35,8 +35,8 @@ exit $s
 """
 
 
-def missing(which: str) -> str | None:
-    """Return why this interpreter cannot open environments of the type `which`; None if it can."""
+def missing(environment: str) -> str | None:
+    """Return why this interpreter cannot open environments of the type `environment`, or None."""
     if importlib.util.find_spec("harbor") is None:
         return (
             "the package harbor is not in this interpreter (pip install harbor, Python 3.12 or "
@@ -45,9 +45,9 @@ def missing(which: str) -> str | None:
     from harbor.environments.factory import EnvironmentFactory
     from harbor.models.environment_type import EnvironmentType
 
-    by_path = which if ":" in which else None
+    by_path = environment if ":" in environment else None
     try:
-        kind = None if by_path else EnvironmentType(which)
+        kind = None if by_path else EnvironmentType(environment)
         EnvironmentFactory.run_preflight(kind, by_path)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - each provider has its own errors
         return " ".join(str(error).split())[:300] or type(error).__name__
@@ -79,10 +79,10 @@ class Harbor:
     root = ""
     built = True
 
-    def __init__(self, made: Made, which: str) -> None:
+    def __init__(self, made: Made, environment: str) -> None:
         if made.folder is None:
             raise ValueError("an environment of Harbor needs a task's folder")
-        self._made, self._folder, self._which = made, made.folder, which
+        self._made, self._folder, self._which = made, made.folder, environment
         self._loop: asyncio.AbstractEventLoop | None = None
         self._paths = ""
         self._place: _Place | None = None

@@ -100,11 +100,11 @@ def on_cpus(cpus: int | None) -> list[str]:
     """Return the words before a command that confine it to `cpus` of this process's CPUs; empty if
     it may use them all. Each environment gets the next CPUs in turn. A program can still choose
     other CPUs."""
-    ours = sorted(os.sched_getaffinity(0))
-    if cpus is None or cpus >= len(ours):
+    available = sorted(os.sched_getaffinity(0))
+    if cpus is None or cpus >= len(available):
         return []
     first = next(_turn) * cpus
-    chosen = {ours[(first + number) % len(ours)] for number in range(cpus)}
+    chosen = {available[(first + number) % len(available)] for number in range(cpus)}
     return [shutil.which("taskset") or "taskset", "--cpu-list", ",".join(map(str, sorted(chosen)))]
 
 

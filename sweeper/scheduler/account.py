@@ -262,19 +262,19 @@ def grant(limit: int | None, claims: Mapping[str, Claim], member: str) -> Grant:
     where f is the fraction that was rounded off (stride scheduling, Waldspurger 1995). Over time
     each member gets its share.
     """
-    mine = claims[member]
+    claimed = claims[member]
     if limit is None:
-        return Grant(mine.wants, mine.turn)
+        return Grant(claimed.wants, claimed.turn)
     parts = shares(limit, claims)
     whole = {name: int(part + _ALMOST) for name, part in parts.items()}
     free = limit - sum(claim.held for claim in claims.values())
-    may = max(0, whole[member] - mine.held)
-    turn = mine.turn
+    may = max(0, whole[member] - claimed.held)
+    turn = claimed.turn
     if member in _in_turn(parts, whole, claims):
         may += 1
         turn += 1.0 / (parts[member] - whole[member])
-    taken = max(0, min(may, mine.wants, free))
-    return Grant(taken, turn if taken and mine.held + taken > whole[member] else mine.turn)
+    taken = max(0, min(may, claimed.wants, free))
+    return Grant(taken, turn if taken and claimed.held + taken > whole[member] else claimed.turn)
 
 
 def _in_turn(

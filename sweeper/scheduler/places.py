@@ -241,8 +241,8 @@ class Places:
         """Return why attempts that have no job at their place should move to another one: their
         place accepts no jobs or has not answered for long, and another has room. Return None if
         they should stay."""
-        others = any(free > 0 for other, free in room.items() if other != place)
-        if not self.several or not others:
+        room_elsewhere = any(free > 0 for other, free in room.items() if other != place)
+        if not self.several or not room_elsewhere:
             return None
         if (error := self._closed.get(place)) is not None:
             return str(error)

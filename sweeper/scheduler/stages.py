@@ -65,11 +65,14 @@ def _of_best_cell(
     for run in choice.candidates:
         if run in runs:
             planned.setdefault(runs[run].cell, []).append(run)
-    cells = {cell: [run for run in mine if run in values] for cell, mine in planned.items()}
-    cells = {cell: mine for cell, mine in cells.items() if mine}
+    cells = {
+        cell: [run for run in runs_of_cell if run in values]
+        for cell, runs_of_cell in planned.items()
+    }
+    cells = {cell: runs_of_cell for cell, runs_of_cell in cells.items() if runs_of_cell}
     if not cells:
         return ()
-    scale = choose_scale([values[run] for run in mine] for mine in cells.values())
+    scale = choose_scale([values[run] for run in runs_of_cell] for runs_of_cell in cells.values())
 
     def rank(cell: str) -> tuple[bool, bool, float]:
         torn = choice.metric.failed != "drop" and len(cells[cell]) < len(planned[cell])

@@ -90,13 +90,13 @@ class Heartbeats:
         beats: dict[Attempt, Beat] = {}
         changed: list[Attempt] = []
         for attempt in wanted:
-            known, stamp = self.known.get(attempt), stamps.get(attempt, 0)
-            if not stamp or (known is not None and known.stamp == stamp):
-                beats[attempt] = Beat(0, now) if known is None else self._doubted(known, now)
+            beat, stamp = self.known.get(attempt), stamps.get(attempt, 0)
+            if not stamp or (beat is not None and beat.stamp == stamp):
+                beats[attempt] = Beat(0, now) if beat is None else self._doubted(beat, now)
             elif limit is None or len(changed) < limit:
                 changed.append(attempt)
-            elif known is not None:
-                beats[attempt] = known._replace(stamp=stamp, seen=now, older=0.0)
+            elif beat is not None:
+                beats[attempt] = beat._replace(stamp=stamp, seen=now, older=0.0)
         paths = [self._folder.heartbeat(*attempt) for attempt in changed]
         bodies = each(self._store, lambda path: read_heartbeat(self._store, path), paths)
         for attempt, body in zip(changed, bodies, strict=True):
@@ -130,14 +130,14 @@ class Heartbeats:
         self._store.exists(folder)  # `exists` raises if the whole store is missing.
         return {attempt: _stamp(f"{self._top}/{attempt[0]}.{attempt[1]}") for attempt in attempts}
 
-    def _beat(self, body: Heartbeat, stamp: int, known: Beat | None, now: float) -> Beat:
+    def _beat(self, body: Heartbeat, stamp: int, previous: Beat | None, now: float) -> Beat:
         began = None if body.up_s is None else now - body.up_s
-        return Beat(stamp, now, body, began, 0.0 if known else self._since(body.time))
+        return Beat(stamp, now, body, began, 0.0 if previous else self._since(body.time))
 
-    def _doubted(self, known: Beat, now: float) -> Beat:
-        if known.older and now - known.seen > _DOUBT_SECONDS:
-            return known._replace(seen=known.seen - known.older, older=0.0)
-        return known
+    def _doubted(self, previous: Beat, now: float) -> Beat:
+        if previous.older and now - previous.seen > _DOUBT_SECONDS:
+            return previous._replace(seen=previous.seen - previous.older, older=0.0)
+        return previous
 
     def _since(self, written: str | None) -> float:
         """Return the seconds since a time that the worker wrote; 0 without a time or without

@@ -165,6 +165,6 @@ class Launch(NamedTuple):
         """Return these settings, overridden by the settings of a stage (`Stage.launch`).
         Environment variables are overridden one by one."""
         overrides = {key: value for key, value in stage.items() if key in Launch._fields}
-        options = {key: mine for key, mine in stage.items() if key not in Launch._fields}
+        options = {key: settings for key, settings in stage.items() if key not in Launch._fields}
         env = {**self.env, **table_of(stage.get("env"))}
         return self._replace(**overrides | {"env": env, "options": {**self.options, **options}})

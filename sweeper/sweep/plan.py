@@ -332,8 +332,8 @@ class Plan(NamedTuple):
 
     def only(self, stage: str) -> "Plan":
         """Return a plan for one stage: a plan without stages, with only this stage's runs."""
-        mine = tuple(run for run in self.runs if run.stage == stage)
-        alone = self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
+        runs = tuple(run for run in self.runs if run.stage == stage)
+        alone = self.of(stage)._replace(runs=runs, stages=(), unknown=_NOTHING, choices=())
         return alone._replace(grid_text="")  # The text describes all stages.
 
     @property

@@ -100,8 +100,8 @@ class _Growing:
             if run.stage is not None and not run.retired:
                 roots.setdefault(run.stage, []).append(run)
         for stage in self._plan.stages:
-            mine = self._children(stage) if stage.sources else roots.get(stage.name, ())
-            fresh = {run.id: run for run in mine if run.id not in self._made}
+            children = self._children(stage) if stage.sources else roots.get(stage.name, ())
+            fresh = {run.id: run for run in children if run.id not in self._made}
             self._made |= fresh
             self._of[stage.name] = list(fresh.values())
             unknown = sum(map(self._to_come, stage.sources))
@@ -191,8 +191,8 @@ class _Growing:
                 raise Dropped
             return model
 
-        many = len(self._models()) > 1
-        pieces = [f"base={_safe(model)}" if many else "base"]
+        several = len(self._models()) > 1
+        pieces = [f"base={_safe(model)}" if several else "base"]
         config = filled(template.config, find)
         identity = run_of_parents(stage.name, template.id, [f"base:{model}"])
         run = Run(identity, "", "", template.seed, config, stage=stage.name)

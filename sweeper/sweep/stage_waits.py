@@ -101,8 +101,8 @@ def _choosing(
         if wrong and _is_held(choice, fates, fault):
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
             verb = several if more else singular
-            which = names.get(wrong[0], wrong[0])
-            return Wait(f"{words}, of which {which}{more} {verb}", vain=True, fate=fault)
+            name = names.get(wrong[0], wrong[0])
+            return Wait(f"{words}, of which {name}{more} {verb}", vain=True, fate=fault)
     if "open" not in fates.values() and "succeeded" not in fates.values():
         return Wait(f"{words}, none of which has succeeded", vain=True)
     return Wait(words, vain=False)
@@ -137,7 +137,7 @@ def told_of(plan: Plan, runs: dict[str, Wait], stages: dict[str, Wait]) -> tuple
     lines: list[str] = []
     for on, counts in held.items():
         *others, last = (f"{plural(count, 'run')} of {stage}" for stage, count in counts.items())
-        which = f"{', '.join(others)} and {last}" if others else last
+        text = f"{', '.join(others)} and {last}" if others else last
         verb = "waits" if sum(counts.values()) == 1 else "wait"
-        lines.append(f"held back: {which} {verb} for {on}")
+        lines.append(f"held back: {text} {verb} for {on}")
     return tuple(lines)

@@ -23,10 +23,10 @@ def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
     if width <= 0 or not numbers:
         return " " * max(width, 0)
     cells = _stretches(numbers, min(width, len(numbers)))
-    known = [number for number in cells if number is not None]
-    if not known:
+    numbers_only = [number for number in cells if number is not None]
+    if not numbers_only:
         return " " * width
-    low, high = min(known), max(known)
+    low, high = min(numbers_only), max(numbers_only)
     top, middle = len(glyphs.levels) - 1, len(glyphs.levels) // 3
 
     def level(number: float) -> int:

@@ -100,9 +100,9 @@ def _groups(
     if view.stages and by != "state":
         staged: list[Group] = []
         for stage, goal in view.stages:
-            mine = view.of_stage(stage, goal)
+            stage_view = view.of_stage(stage, goal)
             chosen = [run for run in runs if stage_of(run) == stage]
-            groups = _groups(chosen, by, mine, ())
+            groups = _groups(chosen, by, stage_view, ())
             staged += [_in_stage(group, stage, by, folded) for group in groups]
         return staged
     members: dict[str, list[RunView]] = {}

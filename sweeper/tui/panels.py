@@ -104,16 +104,16 @@ def curve_lines(
     summary = f"  {value(last)} at step {value(step)}   {chosen + 1} of {len(keys)}"
     lines: list[Line] = [[(sanitize(key), "bold"), (summary, ""), ("   logarithmic" * log, "info")]]
     if other:
-        which, *more = about
-        texts = [f"{glyphs.other} {_compared(step, other)}: {which}", *(f"  {m}" for m in more)]
+        name, *more = about
+        texts = [f"{glyphs.other} {_compared(step, other)}: {name}", *(f"  {m}" for m in more)]
         lines += [[(fit(sanitize(text), width, cut=glyphs.cut), "warn")] for text in texts]
     listed = min(len(keys), max(0, (height - 2) // 3))
     room = max(4, height - len(lines) - listed)
     lines += [_coloured(line, glyphs) for line in plot(points, width, room, glyphs, other, log=log)]
     first = max(0, min(chosen - listed // 2, len(keys) - listed))
-    for near in keys[first : first + listed]:
-        style = "bold" if near == key else "dim"
-        lines.append(_in_a_line(near, style, data.curves[near], width, glyphs, log=log))
+    for neighbour in keys[first : first + listed]:
+        style = "bold" if neighbour == key else "dim"
+        lines.append(_in_a_line(neighbour, style, data.curves[neighbour], width, glyphs, log=log))
     return lines[:height]
 
 
@@ -156,7 +156,10 @@ def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
     best_view = next((other for other in view.runs if other.id == best), None)
     if best_view is None:
         return [_place_of(run)]
-    differ = [f"{key} {theirs}, here {mine}" for key, mine, theirs in _difference(run, best_view)]
+    differ = [
+        f"{key} {best_value}, here {own_value}"
+        for key, own_value, best_value in _difference(run, best_view)
+    ]
     return [f"{_place_of(run)}, {best_view.name}", "; ".join(differ) or "same configuration"]
 
 
@@ -168,11 +171,11 @@ def _place_of(run: RunView) -> str:
 def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
     """Return (key, value in `run`, value in `best`) for each setting in which the two runs
     differ."""
-    mine, theirs = _texts(run.config), _texts(best.config)
+    own_values, best_values = _texts(run.config), _texts(best.config)
     return [
-        (key, mine.get(key, "not given"), theirs.get(key, "not given"))
-        for key in {**mine, **theirs}
-        if mine.get(key) != theirs.get(key)
+        (key, own_values.get(key, "not given"), best_values.get(key, "not given"))
+        for key in {**own_values, **best_values}
+        if own_values.get(key) != best_values.get(key)
     ]
 
 
@@ -184,7 +187,10 @@ def configuration_lines(view: SweepView, run: RunView) -> list[Line]:
     if best is not None:
         lines.append([(f"how {_place_of(run)}, {best.name}, differs:", "")])
         differ = _difference(run, best)
-        lines += [[(f"  {key}: {theirs}, here {mine}", "warn")] for key, mine, theirs in differ]
+        lines += [
+            [(f"  {key}: {best_value}, here {own_value}", "warn")]
+            for key, own_value, best_value in differ
+        ]
         lines += [] if differ else [[("  no difference", "dim")]]
         lines.append([])
     return lines + [[(f"{key}: {text}", "dim")] for key, text in _texts(run.config).items()]

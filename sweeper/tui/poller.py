@@ -367,12 +367,12 @@ class Poller:
             loading=len(self._pending),
             race=sentence(self.sweep.plan) or "",
         )
-        took = [
+        durations = [
             body.wall_s
             for run, body in self._bodies.items()
             if body.wall_s is not None and self._states.known[run].state is State.SUCCEEDED
         ]
-        return view._replace(eta=sweep_left(view, took), costs=_costs(observations))
+        return view._replace(eta=sweep_left(view, durations), costs=_costs(observations))
 
     def _ranks(self) -> dict[str, int]:
         """Return {run: rank}. A run is ranked among the runs of the same stage."""
@@ -383,10 +383,10 @@ class Poller:
                 if self._counts(run, value, series.diverged):
                     values.setdefault(self._stage_of[run], {})[run] = value
         rank_of: dict[str, int] = {}
-        for stage, mine in values.items():
+        for stage, values_of_stage in values.items():
             metric = self._metrics.get(stage)
             if metric is not None:
-                rank_of |= ranks(mine, metric.goal)
+                rank_of |= ranks(values_of_stage, metric.goal)
         return rank_of
 
     def _metric_name(self, name: str) -> str:

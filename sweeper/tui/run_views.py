@@ -179,19 +179,19 @@ class Timing:
         return nearly(remaining(fraction, (at, then), since, now))
 
 
-def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
-    """Estimate the seconds until a sweep ends. `took` has the durations of succeeded runs.
+def sweep_left(view: SweepView, durations: Sequence[float]) -> float | None:
+    """Estimate the seconds until a sweep ends. `durations` has the durations of succeeded runs.
     Return None if there is no launcher that will start the remaining runs."""
     if not view.launcher or view.held:
         return None
     at_work = [run.eta for run in view.runs if run.state in ("running", "submitted")]
     waiting = sum(run.wants for run in view.runs)
-    took = took or [
+    durations = durations or [
         run.eta / (1.0 - run.fraction)
         for run in view.runs
         if run.eta and run.fraction is not None and run.fraction < 1.0
     ]
-    typical = sum(took) / len(took) if took else None
+    typical = sum(durations) / len(durations) if durations else None
     slots = view.limit or view.parallel
     return nearly(sweep_remaining(at_work, waiting, typical, slots))
 

@@ -33,8 +33,8 @@ def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
     if not chosen:
         states = ", ".join(sorted({run.shown_state for run in runs}))
         return f"cannot {verb} {of}: the state is {states}"
-    what = of if len(runs) == 1 else f"{len(chosen)} of {of}"
-    return Action(kind, tuple(chosen), f"{verb} {what}?")
+    target = of if len(runs) == 1 else f"{len(chosen)} of {of}"
+    return Action(kind, tuple(chosen), f"{verb} {target}?")
 
 
 class ScreenModel:

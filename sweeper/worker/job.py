@@ -161,22 +161,26 @@ def usage_folder(folder: SweepFolder, run: str, attempt: int) -> str:
     return os.path.join(folder.store.local_path(folder.attempt(run, attempt)) or "", FOLDER)
 
 
-def backend_variables(ours: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the backend's variables that a recipe gets. SWEEPER_KEEP in `ours`, this job's
+def backend_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the backend's variables that a recipe gets. SWEEPER_KEEP in `environ`, this job's
     environment, lists their names, one per line."""
-    return {name: ours[name] for name in ours.get("SWEEPER_KEEP", "").split("\n") if name in ours}
+    return {
+        name: environ[name]
+        for name in environ.get("SWEEPER_KEEP", "").split("\n")
+        if name in environ
+    }
 
 
 def with_backend_variables(
-    environment: Mapping[str, str], ours: Mapping[str, str] = os.environ
+    environment: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return the environment of a launch, overridden by the variables that the backend gives its
-    jobs. SWEEPER_DROP in `ours` lists prefixes of names, one per line. The launch's variables with
-    these prefixes are left out, because `launch` may have been called inside another job of the
-    same cluster."""
-    dropped = tuple(filter(None, ours.get("SWEEPER_DROP", "").split("\n")))
+    jobs. SWEEPER_DROP in `environ` lists prefixes of names, one per line. The launch's variables
+    with these prefixes are left out, because `launch` may have been called inside another job of
+    the same cluster."""
+    dropped = tuple(filter(None, environ.get("SWEEPER_DROP", "").split("\n")))
     return {n: v for n, v in environment.items() if not n.startswith(dropped)} | backend_variables(
-        ours
+        environ
     )
 
 

@@ -128,8 +128,8 @@ def _recover(
         owner, _, attempt = mark.rpartition(".")
         if not attempt.isdecimal():
             continue
-        with _held(_path(spool, f"{_MARKS}/{mark}")) as ours:
-            if not ours:
+        with _held(_path(spool, f"{_MARKS}/{mark}")) as held:
+            if not held:
                 continue
             sync = Sync(store, spool, owner, int(attempt), fresh=False)
             try:
@@ -183,9 +183,9 @@ def abandoned(spool: SweepFolder) -> tuple[int, int]:
     living = dead = 0
     with suppress(OSError):
         for mark in _marks(spool):
-            with _held(_path(spool, f"{_MARKS}/{mark}")) as ours:
-                dead += ours
-                living += not ours
+            with _held(_path(spool, f"{_MARKS}/{mark}")) as held:
+                dead += held
+                living += not held
     return living, dead
 
 
@@ -199,11 +199,11 @@ def _held(path: str) -> Generator[bool]:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours = os.path.exists(path)  # It is gone if another process has synced the files.
+        held = os.path.exists(path)  # It is gone if another process has synced the files.
     except BlockingIOError:
-        ours = False
+        held = False
     try:
-        yield ours
+        yield held
     finally:
         os.close(descriptor)
 

@@ -138,13 +138,13 @@ def test_a_place_that_cannot_be_opened_is_unreachable(failures: Any) -> None:
     launch = Launch("fake+spare", backends=(Share("fake"), Share("spare")))
     with pytest.raises(EnvironmentFailure, match="no spare"):
         open_places(launch, "s", "/s")
-    places = open_places(launch, "s", "/s", some=True)
+    places = open_places(launch, "s", "/s", any_place=True)
     assert places["fake"].poll([]) == {}
     for ask in (places["spare"].poll, places["spare"].find, places["spare"].cancel):
         with pytest.raises(Unreachable, match="no spare"):
             ask([])
     with pytest.raises(EnvironmentFailure, match="no spare"):
-        open_places(Launch("spare"), "s", "/s", some=True)
+        open_places(Launch("spare"), "s", "/s", any_place=True)
 
 
 def test_a_launch_tolerates_silent_places_but_not_refusals(failures: Any) -> None:

@@ -199,8 +199,8 @@ class BeakerBackend(Backend):
             # The filter matches anywhere in the name or description.
             for workload in page.workloads:
                 about = workload.experiment
-                ours = anyones or self._names.is_ours(about.description)
-                if about.name.startswith(begins) and ours:
+                belongs = anyones or self._names.is_ours(about.description)
+                if about.name.startswith(begins) and belongs:
                     listed[about.name.removeprefix(self._names.prefix)] = workload
         return listed
 

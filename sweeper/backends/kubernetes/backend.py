@@ -131,9 +131,9 @@ def _pod_status(pod: Pod | None) -> PodStatus:
     return (pod.get("status") if pod else None) or {}
 
 
-def _conditions(thing: Job | Pod | None) -> dict[str, Condition]:
+def _conditions(resource: Job | Pod | None) -> dict[str, Condition]:
     """Return the conditions that hold, by type."""
-    status = thing.get("status") if thing else None
+    status = resource.get("status") if resource else None
     conditions = (status.get("conditions") if status else None) or ()
     return {
         condition["type"]: condition for condition in conditions if condition["status"] == "True"
@@ -270,8 +270,8 @@ class KubernetesBackend(Backend):
     def logs(self, token: str) -> Iterator[str]:
         """Yield the pod's current output; nothing if the pod is gone or its container has not
         started."""
-        ours = f"{self._names.selector},{TOKEN}={token}"
-        for pod in self._cluster.items(PODS, labelSelector=ours):
+        selector = f"{self._names.selector},{TOKEN}={token}"
+        for pod in self._cluster.items(PODS, labelSelector=selector):
             # The container has not started, or the pod's node is unreachable.
             with suppress(Refused):
                 log = f"{PODS.path}/{pod['metadata']['name']}/log"
@@ -344,13 +344,13 @@ class KubernetesBackend(Backend):
         """List the sweep's Jobs and pods, and query the Jobs of `wanted` that are not listed.
         Without `anew`, a recent listing is used again."""
         if anew or self._freshness.is_over():
-            ours = self._names.selector
+            selector = self._names.selector
             with self._freshness.renewed():
                 jobs = self._cluster.items(
-                    JOBS, labelSelector=ours, fieldSelector="status.successful=0"
+                    JOBS, labelSelector=selector, fieldSelector="status.successful=0"
                 )
                 pods = self._cluster.items(
-                    PODS, labelSelector=ours, fieldSelector="status.phase!=Succeeded"
+                    PODS, labelSelector=selector, fieldSelector="status.phase!=Succeeded"
                 )
                 self._jobs, self._pods = dict(_by_token(jobs)), {}
                 for token, pod in _by_token(pods):
@@ -382,8 +382,8 @@ class KubernetesBackend(Backend):
             return
         self._reasons_at, self._whys = time.monotonic(), {}
         with suppress(Refused):
-            which = "involvedObject.kind=Job,reason=FailedCreate"
-            for event in self._cluster.items(_EVENTS, fieldSelector=which):
+            selector = "involvedObject.kind=Job,reason=FailedCreate"
+            for event in self._cluster.items(_EVENTS, fieldSelector=selector):
                 self._whys[event["involvedObject"]["name"]] = reason_of(event["message"]) or ""
         for version in KUEUES if self._options.queue else ():
             with suppress(Refused):
@@ -398,5 +398,5 @@ class KubernetesBackend(Backend):
                 break
 
 
-def _by_token(things: Iterable[T]) -> Iterator[tuple[str, T]]:
-    return ((thing["metadata"]["labels"][TOKEN], thing) for thing in things)
+def _by_token(resources: Iterable[T]) -> Iterator[tuple[str, T]]:
+    return ((resource["metadata"]["labels"][TOKEN], resource) for resource in resources)

@@ -43,8 +43,12 @@ class Names:
 def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> dict[str, object]:
     """Return the Job for the API server. `options` are the job's options. `submission` identifies
     the call that submits the Job."""
-    ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.folder_hash, TOKEN: job.token}
-    labels = {**options.labels, **ours, IDENTITY: names.identity.current()}
+    own_labels = {
+        "app.kubernetes.io/managed-by": "sweeper",
+        SWEEP: names.folder_hash,
+        TOKEN: job.token,
+    }
+    labels = {**options.labels, **own_labels, IDENTITY: names.identity.current()}
     queue = options.queue
     spec: dict[str, object] = {
         "backoffLimit": 0,

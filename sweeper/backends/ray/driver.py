@@ -106,9 +106,9 @@ class Cluster:
         """Return the unfinished jobs of all sweeps in this folder: token -> name."""
         actors = dict[str, str]()
         for actor in self._actors():
-            name, ours = str(actor["Name"]), f"{self._namespace}-"
-            if actor["State"] != "DEAD" and name.startswith(ours):
-                actors[name.removeprefix(ours).partition("-")[2]] = name
+            name, prefix = str(actor["Name"]), f"{self._namespace}-"
+            if actor["State"] != "DEAD" and name.startswith(prefix):
+                actors[name.removeprefix(prefix).partition("-")[2]] = name
         return actors
 
     def _actors(self) -> Iterable[_Actor]:
@@ -183,14 +183,14 @@ def _about(actor: _Actor) -> About:
     """Convert an actor of Ray's table to a plain description."""
     about: About = {"state": actor["State"], "node": actor["Address"]["NodeID"]}
     cause = actor["DeathCause"]
-    which = cause.WhichOneof("context") if actor["State"] == "DEAD" else None
-    if which is not None:
-        context = getattr(cause, which)
+    context_kind = cause.WhichOneof("context") if actor["State"] == "DEAD" else None
+    if context_kind is not None:
+        context = getattr(cause, context_kind)
         message = getattr(context, "error_message", "") or getattr(
             context, "formatted_exception_string", ""
         )
-        about["death"] = {"kind": which, "message": message[-2000:]}
-        if which == "actor_died_error_context":
+        about["death"] = {"kind": context_kind, "message": message[-2000:]}
+        if context_kind == "actor_died_error_context":
             about["death"]["reason"] = context.Reason.Name(context.reason)
     return about
 

@@ -51,22 +51,22 @@ def main(path: str) -> int:
     return code if code >= 0 else 128 - code
 
 
-def environment(ours: dict[str, str]) -> dict[str, str]:
+def environment(launched: dict[str, str]) -> dict[str, str]:
     """Return the worker's environment: the variables of this job, and instructions for the recipe's
     environment. The recipe gets the environment of `sweeper launch`, except for the variables that
     Slurm sets and those that `setup` has changed. The recipe gets these from this job; SWEEPER_KEEP
     names them."""
-    from_job = {name for name in ours if name.startswith(_GIVEN)}
-    before = ours.get("SWEEPER_BEFORE")
+    from_job = {name for name in launched if name.startswith(_GIVEN)}
+    before = launched.get("SWEEPER_BEFORE")
     if before is not None:
         parts = base64.b64decode(before).split(b"\0")
         old_values = {
             os.fsdecode(n): os.fsdecode(v) for n, _, v in (p.partition(b"=") for p in parts)
         }
         from_job |= {
-            name for name, value in ours.items() if old_values.get(name) != value
+            name for name, value in launched.items() if old_values.get(name) != value
         } - _SHELLS
-    variables = {name: value for name, value in ours.items() if name != "SWEEPER_BEFORE"}
+    variables = {name: value for name, value in launched.items() if name != "SWEEPER_BEFORE"}
     variables["SWEEPER_KEEP"] = "\n".join(sorted(from_job))
     variables["SWEEPER_DROP"] = "SLURM_"
     variables["SWEEPER_SIGNALS"] = "everybody"  # Slurm signals every process of a job.

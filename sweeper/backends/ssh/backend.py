@@ -113,7 +113,7 @@ class SshBackend(Backend):
     def cancel(self, tokens: Sequence[str]) -> None:
         self._each(
             _by_host(self._recorded(tokens)),
-            lambda host, mine: self._ask(host, "cancel", tokens=list(mine)),
+            lambda host, jobs_there: self._ask(host, "cancel", tokens=list(jobs_there)),
             every=True,
         )
 
@@ -127,7 +127,7 @@ class SshBackend(Backend):
     def forget(self, tokens: Sequence[str]) -> None:
         self._each(
             _by_host(self._recorded(tokens)),
-            lambda host, mine: self._ask(host, "forget", tokens=list(mine)),
+            lambda host, jobs_there: self._ask(host, "forget", tokens=list(jobs_there)),
             every=True,
         )
 
@@ -176,7 +176,7 @@ class SshBackend(Backend):
         left."""
         answers = self._each(
             _by_host(self._recorded(tokens)),
-            lambda host, mine: self._ask(host, "look", tokens=list(mine)),
+            lambda host, jobs_there: self._ask(host, "look", tokens=list(jobs_there)),
             every=every,
         )
         return {host: dict(table_of(answer.get("states"))) for host, answer in answers.items()}

@@ -66,8 +66,8 @@ def odd_steps(attempts: Sequence[Columns]) -> list[str]:
                 "row has a step that is not a number",
                 "rows have steps that are not numbers",
             )
-            which = plural(len(texts), singular, plural_form)
-            notes.append(f"{which} (the first: {describe(texts[0])})")
+            rows = plural(len(texts), singular, plural_form)
+            notes.append(f"{rows} (the first: {describe(texts[0])})")
     if back:
         high, low = back[0]
         times = plural(len(back), "time")

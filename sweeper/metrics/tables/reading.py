@@ -69,10 +69,10 @@ class Reader:
             return
         parts: list[list[tuple[Files, str]]] = [[] for _ in range(shares)]
         # The other processes read less, because they have to start.
-        mine = (total + (shares - 1) * share) // shares
-        begin = -mine
+        own_bytes = (total + (shares - 1) * share) // shares
+        begin = -own_bytes
         for files, path, size in sizes:
-            place = 1 + begin * (shares - 1) // (total - mine) if begin >= 0 else 0
+            place = 1 + begin * (shares - 1) // (total - own_bytes) if begin >= 0 else 0
             parts[place].append((files, path))
             begin += size
         for part in parts[1:]:

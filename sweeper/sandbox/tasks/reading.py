@@ -177,7 +177,7 @@ def read_task(folder: str, problems: Problems) -> Task | None:
     )
 
 
-def _text(path: str, problems: Problems, what: str = "") -> str | None:
+def _text(path: str, problems: Problems, noun: str = "") -> str | None:
     """Read a text file. Return None, and record why, if that fails."""
     try:
         with open(path, "rb") as file:
@@ -187,7 +187,7 @@ def _text(path: str, problems: Problems, what: str = "") -> str | None:
             return None
         return data.decode()
     except FileNotFoundError:
-        problems.add(Place(path), f"no such file{what}")
+        problems.add(Place(path), f"no such file{noun}")
     except OSError as error:
         problems.add(Place(path), f"cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
@@ -379,10 +379,10 @@ def _verifier(
     )
 
 
-def _script(folder: str, name: str, problems: Problems, what: str) -> None:
+def _script(folder: str, name: str, problems: Problems, noun: str) -> None:
     """Record a mistake if a script is missing, or if it cannot be executed."""
     path = os.path.join(folder, name)
-    text = _text(path, problems, what)
+    text = _text(path, problems, noun)
     if text is None:
         return
     first = text.partition("\n")[0]

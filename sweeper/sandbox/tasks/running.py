@@ -240,15 +240,15 @@ def _named(data: bytes) -> dict[str, float]:
     }
 
 
-def _finite(what: str, value: object) -> float:
+def _finite(noun: str, value: object) -> float:
     try:
         if not isinstance(value, str | int | float):
             raise ValueError
         number = float(value)
     except (ValueError, OverflowError):
-        raise ValueError(f"{what} is not a number") from None
+        raise ValueError(f"{noun} is not a number") from None
     if not math.isfinite(number):
-        raise ValueError(f"{what} is not a finite number")
+        raise ValueError(f"{noun} is not a finite number")
     return number
 
 

@@ -135,7 +135,7 @@ def notes_of(task: Task, kind: str) -> list[str]:
     """Return a note for each feature that a task uses and that this kind of environment does not
     support. These are not mistakes of the task."""
     place, notes = task.environment, list[str]()
-    ours = kind in ("bubblewrap", "process")
+    built_in = kind in ("bubblewrap", "process")
     if kind != "process" and not kind.startswith("harbor") and place.network_mode != "no-network":
         notes.append(
             f"{task.folder}: the task needs a network ({place.network_mode}), which is "
@@ -143,7 +143,7 @@ def notes_of(task: Task, kind: str) -> list[str]:
         )
     if place.gpus:
         notes.append(f"{task.folder}: the task needs {place.gpus} GPUs, which are not available")
-    if place.docker_image and place.rootfs is None and ours:
+    if place.docker_image and place.rootfs is None and built_in:
         notes.append(f"{task.folder}: the image {place.docker_image} is not used: the task gets "
             f"the programs of this machine")  # fmt: skip
     if place.mcp_servers:
