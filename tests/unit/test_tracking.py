@@ -168,8 +168,9 @@ def test_mistakes_in_the_list_of_trackers_are_refused_at_their_place(
 
 def test_a_tracker_that_is_not_installed_is_refused(tmp_path: Path) -> None:
     grid = {"name": "g", "track": ["tensorboard"]}
-    with pytest.raises(GridError, match="has no tensorboardX: pip install"):
-        plan(grid | {"recipe": "sft", "launch": {"python": _bare_python(tmp_path)}})
+    python = _bare_python(tmp_path)
+    with pytest.raises(GridError, match=f"has no tensorboardX: `{python} -m pip install"):
+        plan(grid | {"recipe": "sft", "launch": {"python": python}})
     warnings = plan(grid | {"command": ["true"]}).warnings
     assert any("a command logs to tensorboard by itself" in warning for warning in warnings)
 
