@@ -58,13 +58,13 @@ def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Fo
     also have the same split."""
     by_place: dict[tuple[object, ...], list[Found]] = {}
     for capture in captures:
-        place = capture.numbers.get("iteration"), *capture.place
+        place = capture.iteration, *capture.place
         by_place.setdefault(place, []).append(capture)
     joined: list[Found] = []
     for rollout in rollouts:
         steps = [table_of(step) for step in list_of(rollout.record.get("steps"))]
         splits = {rollout.file.name, str(rollout.record.get("split", rollout.file.name))}
-        matches = by_place.get((rollout.numbers.get("iteration"), *rollout.place), [])
+        matches = by_place.get((rollout.iteration, *rollout.place), [])
         match = next(
             (
                 capture

@@ -26,6 +26,11 @@ class Found(NamedTuple):
         """The numbers of the group and of the trajectory."""
         return _index(self.record.get("group_idx")), _index(self.record.get("traj_idx"))
 
+    @property
+    def iteration(self) -> Index:
+        """The number of the iteration; None if it is not a valid number."""
+        return _index(self.numbers.get("iteration"))
+
 
 class Words:
     """The conversations of a run's trajectories. Transcripts are read when needed."""

@@ -51,6 +51,18 @@ def tree() -> dict[str, Any]:
     return {"tag": "body", "children": ["text", section("Group Rollout", *episodes)]}
 
 
+@pytest.mark.parametrize("key", ["iteration", "group_idx", "traj_idx", "total_reward", "steps"])
+@pytest.mark.parametrize("value", [[0], 2**70])
+def test_values_of_other_types_are_printed(root: Path, capsys: Any, key: str, value: Any):
+    [path] = root.glob("s/runs/*/iteration_000000/train_rollout_summaries.jsonl")
+    first, *others = map(json.loads, path.read_text().splitlines())
+    path.write_text(written.dump([first | {key: value}, *others]))
+    run = path.parts[-3].partition(".")[0]
+    assert main(["rollouts", run, "--full"]) == 0
+    assert "4 of 4 rollouts" in capsys.readouterr().out
+    assert len(ask(capsys, "rollouts", run)["rollouts"]) == 4
+
+
 def test_answers_to_items_are_a_table_and_those_that_failed_are_shown(root, capsys):
     place = next((root / "s" / "runs").iterdir())
     rows = [
