@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """A cell of A and the same cell of B. `difference` is B minus A over all seeds (Welch),
-    `over_seeds` over the seeds that both have, on the scale of the comparison. `p` belongs to
-    `difference` and is adjusted for the number of rows (Holm)."""
+    """A cell of A and the corresponding cell of B. `difference` is B minus A over all seeds
+    (Welch), `over_seeds` over the seeds that both cells have, on the scale of the comparison. `p`
+    belongs to `difference` and is adjusted for the number of rows (Holm)."""
 
     name: str
     a: Cell
@@ -98,11 +98,11 @@ def versus(
     goal: str | None = None,
     at: str | None = None,
 ) -> Versus:
-    """Compare `a` and `b`, two sweeps or two cells (`sweep/cell`; the beginning of a cell's name
-    is enough). Cells of two sweeps are matched by the settings that vary within either sweep.
-    Raises `NotFound` if one of them does not exist, and `UsageError` if a name matches several
-    cells, if only one of them is a cell, if both are the same cell, if there is no metric, or if
-    the sweeps are judged differently."""
+    """Compare `a` and `b`, two sweeps or two cells (`sweep/cell`; the beginning of a cell's name is
+    enough). Cells of two sweeps are matched by the settings that vary within either sweep. Raises
+    `NotFound` if `a` or `b` does not exist, and `UsageError` if one of the two matches several
+    cells, if `a` is a cell and `b` a sweep or the reverse, if both are the same cell, if there is
+    no metric, or if the sweeps are judged differently."""
     read = [_read(registry, reference, metric, goal, at) for reference in (a, b)]
     both = zip(settle(*read), (a, b), strict=True)
     left, right = (_side(registry, data, reference) for data, reference in both)

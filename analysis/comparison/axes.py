@@ -208,9 +208,10 @@ def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
     """Return the ordered axes with three or more values along which every step improves, if two
-    differences are significant at 2.5 % / number of matched `axes` (Bonferroni): that of the two
-    ends, and that between the best end and its neighbour. The difference at the best end is tested
-    because the means stop improving past an optimum. The other 2.5 % are for the tests of edges."""
+    differences are significant at 2.5 % / number of matched `axes` (Bonferroni): the difference
+    between the two ends, and the difference between the best end and its neighbour. The difference
+    at the best end is tested because the means stop improving past an optimum. The tests of edges
+    have a level of 2.5 % of their own."""
     trends: list[Trend] = []
     family = 2 * max(sum(axis.matched for axis in axes), 1)
     for axis in axes:
@@ -291,7 +292,8 @@ def _within(
     ranking: Ranking, left: Mapping[object, Cell], right: Mapping[object, Cell]
 ) -> Estimate | None:
     """Return the difference between two values of an axis at one value of another axis, over the
-    combinations of the other settings that both have."""
+    combinations of the other settings that both values have. None if there is no such
+    combination."""
     both = [(left[key], right[key]) for key in left if key in right]
     return over_pairs(ranking, both) if both else None
 

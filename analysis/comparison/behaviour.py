@@ -237,8 +237,7 @@ def _distinct(rollouts: Sequence[Rollout]) -> float | None:
 
 
 def _repeated(rollouts: Sequence[Rollout]) -> float | None:
-    """Return the fraction of the texts (the first 400 at most) that repeat themselves, by
-    `_loops`."""
+    """Return the fraction of the first 400 texts that repeat themselves, by `_loops`."""
     texts = [rollout.response for rollout in rollouts if rollout.response][:400]
     return sum(map(_loops, texts)) / len(texts) if texts else None
 

@@ -200,7 +200,7 @@ def _holes(tried: set[Row], peers: Sequence[set[Row]]) -> tuple[Row, ...]:
 
 def _order(row: Row) -> list[tuple[str, float, str]]:
     """Return a sort key that includes the names of the settings, since rows may have different
-    ones."""
+    settings."""
     return [(key, _number(text), text) for key, text in row]
 
 

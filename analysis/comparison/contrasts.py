@@ -41,8 +41,7 @@ def level_mean(ranking: Ranking, cell: Cell) -> float:
 
 
 def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]]) -> Estimate:
-    """Return the weighted sum of cells' means. The interval is missing if their noise is
-    unknown."""
+    """Return the weighted sum of cells' means. The interval is missing if the noise is unknown."""
     groups = [(cell.name, ranking.on_scale(cell)) for cell, _ in parts]
     return ranking.noise.contrast(groups, [weight for _, weight in parts])
 

@@ -25,12 +25,12 @@ from sweeper.analysis.statistics.noise import NOISIER, fit_noise
 @dataclass(frozen=True)
 class Edge:
     """An axis on which the best cell has the `side` ("smallest" or "largest") value of those that
-    were tried with the cell's other settings. `values` is the number of these values. `suggestion`
-    is the next value outwards at the spacing of the axis, or None if there is no sensible value;
-    the recipe may not accept it. `inner` is the neighbour of the end. `gain` is the advantage of
-    the end over `inner` (None if they were not measured together), and `told` says whether the gain
-    is beyond the noise. `stopped` is set if values further out were tried, but only by cells with
-    diverged or failed runs."""
+    were tried with the cell's other settings. This value is called the end. `values` is the number
+    of tried values. `suggestion` is the next value outwards at the spacing of the axis, or None if
+    there is no sensible value; the recipe may not accept it. `inner` is the neighbour of the end.
+    `gain` is the advantage of the end over `inner` (None if the two were not measured together),
+    and `told` says whether the gain is beyond the noise. `stopped` is set if values further out
+    were tried, but only by cells with diverged or failed runs."""
 
     axis: str
     value: float
@@ -150,8 +150,8 @@ def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) 
 
 
 def _by_their_noise(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> float:
-    """Return the p value of the mean difference of `pairs`, computed with the noise of these
-    cells alone, if these cells are noisier than the others by an F test at `NOISIER`; else 0."""
+    """Return the p value of the mean difference of `pairs`, computed with the noise of these cells
+    alone, if these cells are noisier than all other cells by an F test at `NOISIER`; else 0."""
     if not ranking.noise.shared or ranking.noise.between is not None:
         return 0.0
     sides = [[cell for cell, _ in pairs], [cell for _, cell in pairs]]

@@ -168,9 +168,9 @@ class Luck(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """The allowance for the selection of the best: the distance (`reach`) by which the best of
-    equally good cells may be above its true mean, and the `usual` mean of the cells for which this
-    distance was computed."""
+    """The allowance for the selection of the best: the distance (`reach`) by which the measured
+    mean of the best of equally good cells may be above the true mean, and the `usual` mean of the
+    cells for which this distance was computed."""
 
     reach: float
     usual: float
@@ -287,8 +287,9 @@ def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, f
     """Return the variance of the mean of `values`, and its degrees of freedom. The variance is
     cluster-robust (Liang and Zeger, *Biometrika* 73(1), 1986) with the correction CR2 (Bell and
     McCaffrey, *Survey Methodology* 28(2), 2002). The degrees of freedom are Satterthwaite's for
-    clusters whose items are as similar as these (Imbens and Kolesar, *Review of Economics and
-    Statistics* 98(4), 2016): they are few if a few clusters are much larger than the others."""
+    clusters whose items are as similar as the items of `clusters` (Imbens and Kolesar, *Review of
+    Economics and Statistics* 98(4), 2016): they are few if a few clusters are much larger than the
+    rest."""
     count = len(values)
     if clusters is None:
         return float(values.var(ddof=1)) / count, count - 1.0
@@ -412,8 +413,8 @@ def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | N
 def _chosen_reach(
     tables: Mapping[str, Floats], luck: Mapping[str, Luck], groups: Sequence[int] | None
 ) -> float:
-    """Return a distance: if all cells are equally good, the measured mean of the best cell is
-    above its true mean by more than this with probability 1 - `CONFIDENCE`. The means are drawn
+    """Return a distance: if all cells are equally good, the measured mean of the best cell is above
+    its true mean by more than this distance with probability 1 - `CONFIDENCE`. The means are drawn
     with the covariance that answers to the same items give them, and with the variance that runs
     add."""
     if len(tables) < 2:
@@ -451,8 +452,8 @@ def _cell(
     chosen: _Chosen | None,
     shares: bool,
 ) -> ItemCell:
-    """Return a cell with its interval. The interval of the `chosen` cell allows for its selection
-    as the best of several."""
+    """Return a cell with its interval. With `chosen`, the interval allows for the selection of the
+    cell as the best of several."""
     estimate = level(table, luck, groups)
     reach, value = estimate.reach(), estimate.value
     below = reach if chosen is None else max(reach, chosen.reach)

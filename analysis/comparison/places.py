@@ -48,8 +48,8 @@ class Place(NamedTuple):
 def find_places(
     ranking: Ranking, keys: Iterable[str], sign: float, by: str | None = None
 ) -> list[Place]:
-    """Return the places of the best values of these axes, if there are any. `by` is the setting
-    that separates blocks."""
+    """Return the range in which the best values lie, for each of the axes `keys` that has such a
+    range. `by` is the setting that separates blocks."""
     cells = usable(ranking)
     places = [_place(ranking, key, cells, sign, by) for key in keys if key not in keys_of(by or "")]
     return [place for place in places if place is not None]

@@ -158,8 +158,8 @@ def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
 
 
 def _pulled(y: Floats) -> tuple[Floats, int]:
-    """Move outliers to the limit `_FAR`, and count them. A bad run matters, but not the power of
-    ten by which it is bad."""
+    """Return `y` with outliers moved to the limit `_FAR`, and the number of outliers. Otherwise a
+    single very bad cell would dominate the fit."""
     low, high = np.quantile(y, [0.25, 0.75])
     reach = _FAR * (high - low)
     if not reach > 0:
@@ -171,9 +171,9 @@ def _pulled(y: Floats) -> tuple[Floats, int]:
 def _within_means(
     columns: Sequence[Column], cells: int
 ) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Choose as many terms as the number of cells allows: curves for all axes, else straight
-    lines for as many axes as possible, in their order. Return their columns, and the axes that
-    are left out, with reasons."""
+    """Choose as many terms as the number of cells allows: curves for all axes, else straight lines
+    for as many axes as possible, in the order of `columns`. Return the columns of the chosen terms,
+    and the axes that are left out, with reasons."""
     curved = 1 + sum(axis.width for axis in columns)
     if 2 * curved <= cells:
         return list(columns), []

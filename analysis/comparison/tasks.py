@@ -47,7 +47,8 @@ _ENOUGH = 3
 @dataclass(frozen=True)
 class TasksCell:
     """A cell over all tasks. `low` and `high` bound its interquartile mean (None with fewer than
-    three runs). `improves` is the probability that it improves on the first cell."""
+    three runs). `improves` is the probability that a run of the cell beats a run of the first
+    cell."""
 
     cell: str
     runs: int

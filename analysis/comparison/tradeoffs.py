@@ -29,7 +29,8 @@ class Tradeoff:
 
 
 def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
-    """Return the positions on the Pareto front, if less is better in both."""
+    """Return the indexes of the points on the Pareto front, if less is better in both `x` and
+    `y`."""
     order = sorted(range(len(x)), key=lambda i: (x[i], y[i]))
     indices: list[int] = []
     best = math.inf

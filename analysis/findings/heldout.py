@@ -207,8 +207,8 @@ def _judged_in_training(held: HeldOut, best: Cell) -> Finding:
 
 
 def _kind(held: HeldOut, best: Cell) -> str:
-    """Return how the cell that is best in training stands in the held-out ranking: "ahead" of
-    all cells, "worse" than the best cell there, "tied", or "unknown"."""
+    """Return how the cell that is best in training stands in the held-out ranking: "ahead" of all
+    cells, "worse" than the best cell of that ranking, "tied", or "unknown"."""
     ranking = held.ranking
     top = ranking.best
     if top is None or not ranking.comparisons:

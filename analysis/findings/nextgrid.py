@@ -177,8 +177,8 @@ def _lacking(
 
 def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
     """Return the best cell of a block and the cells that cannot be distinguished from it, at most
-    `_OF_A_BLOCK` cells. If there are no such cells, return the best cell and the next one. The list
-    is empty if the best cell is ahead with two or more runs, or is the only cell."""
+    `_OF_A_BLOCK` cells. If no cell is tied with the best cell, return the best cell and the next
+    one. The list is empty if the best cell is ahead with two or more runs, or is the only cell."""
     best = block.best
     if best is None or (block.ahead and best.summary.n > 1):
         return []

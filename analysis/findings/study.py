@@ -177,10 +177,10 @@ def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> lis
 
 def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
     """Return a finding for each axis on which the best cell has the smallest or the largest value
-    that was tried: "edge" if three or more values were tried and this one is better than its
-    neighbour beyond the noise, else "at_end". There is no finding for an axis if values further out
-    were tried, but only by cells with diverged or failed runs. The list is empty for a sweep that
-    confirms an earlier one, since it has only a few of the earlier cells."""
+    that was tried: "edge" if three or more values were tried and the best cell's value is better
+    than its neighbour beyond the noise, else "at_end". There is no finding for an axis if values
+    further out were tried, but only by cells with diverged or failed runs. The list is empty for a
+    sweep that confirms an earlier one, since it has only a few of the earlier cells."""
     best = ranking.best
     if best is None or not ranking.others or data.metric is None or data.confirmed is not None:
         return []

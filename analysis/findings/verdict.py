@@ -1,5 +1,5 @@
-"""Makes the top of the report and the text for a terminal: the best cell, how certain that is, and
-what to do next."""
+"""Makes the top of the report and the text for a terminal: the best cell, how certain this choice
+is, and what to do next."""
 
 import html
 import re

@@ -72,9 +72,9 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
 
 
 def groups(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return the settings by which a reader can colour cells. Each has its values, numbers first
-    and ascending, and for each cell the position of its value. A dash stands for a missing value.
-    A setting with string values is included only if these are few."""
+    """Return the settings by which a reader can colour cells. Each setting has a list of its
+    values, numbers first and ascending, and for each cell a position in this list. A dash stands
+    for a missing value. A setting with string values is included only if these are few."""
     rows: list[dict[str, Any]] = []
     for key in ranking.keys:
         values = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
@@ -237,7 +237,8 @@ class _Scale:
         )
 
     def strip(self, cell: Cell) -> dict[str, Any] | None:
-        """Return the positions of a cell's values, mean and interval; None if it has no value."""
+        """Return the positions of a cell's values, mean and interval; None for a cell without a
+        value."""
         summary = cell.summary
         if not summary.n:
             return None

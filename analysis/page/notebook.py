@@ -42,9 +42,9 @@ class WrittenNotes(NamedTuple):
 
 
 def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> WrittenNotes:
-    """Write the facts about a sweep into its file of notes in `folder`. If `folder` contains a
-    plan with a criterion, judge the sweep by it. `cost` is a sentence. Raises `UsageError` if
-    `folder` is not a folder or its file cannot be read, and `StoreError` if the file cannot be
+    """Write the facts about a sweep into its file of notes in `folder`. If `folder` contains a plan
+    with a criterion, judge the sweep by this criterion. `cost` is a sentence. Raises `UsageError`
+    if `folder` is not a folder or its file cannot be read, and `StoreError` if the file cannot be
     written."""
     messages: list[str] = []
     judged: Judged | None = None

@@ -58,8 +58,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of runs: each run in `links` started from a checkpoint of the run before, and no
-    run started from the last. The usage is the sum over all runs of the chain."""
+    """A chain of runs: each run in `links` started from a checkpoint of the run before, and no run
+    started from the last run. The usage is the sum over all runs of the chain."""
 
     links: tuple[Link, ...]
     tokens: int

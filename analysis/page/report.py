@@ -109,14 +109,14 @@ def analyze(
     `registry` may be a root. `sweep` may also be the path of a folder with runs. Such runs are
     treated as finished if their state is unknown. `metric` and `goal` ("minimize" or "maximize")
     default to those of the sweep. The goal of another metric is derived from its name if possible.
-    Sweeps that lend their noise are looked up in the registry.
+    The sweeps of `noise: {from: ...}` are also looked up in the registry.
 
-    The files are written to the folder `out`. The default is `report/` in the folder of the
-    sweep; for several sweeps, `report/with-OTHERS/` in the folder of the first. `Options` has
-    the other options. The same records in the same folder give the same bytes; the commands in
-    the report name this folder. Raises `NotFound` if a sweep does not exist, `TypeError` for an
-    unknown option, `UsageError` for a metric of unknown goal, for an invalid value of an option,
-    and for an `out` that is not a folder, and `StoreError` if the report cannot be written.
+    The files are written to the folder `out`. The default is `report/` in the folder of the sweep;
+    for several sweeps, `report/with-OTHERS/` in the folder of the first. `Options` has the other
+    options. The same records in the same folder give the same bytes; the commands in the report
+    name this folder. Raises `NotFound` if a sweep does not exist, `TypeError` for an unknown
+    option, `UsageError` for a metric of unknown goal, for an invalid value of an option, and for an
+    `out` that is not a folder, and `StoreError` if the report cannot be written.
     """
     if not isinstance(registry, Registry):
         registry = Registry(os.fspath(registry))

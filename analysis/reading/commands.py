@@ -12,8 +12,8 @@ from sweeper.sweep.launch_settings import Launch
 
 
 def _program() -> list[str]:
-    """Return the words that start this installation of sweeper in a shell: `sweeper` if this
-    finds the installation in PATH, else the path of its script or, without a script, its Python
+    """Return the words that start this installation of sweeper in a shell: `sweeper` if that is the
+    name of this installation in PATH, else the path of its script or, without a script, its Python
     with `-m sweeper`."""
     script = os.path.join(os.path.dirname(sys.executable), "sweeper")
     program = shutil.which("sweeper")

@@ -142,15 +142,15 @@ class SweepData:
     `retired` counts runs that only an earlier version of the grid had; `runs` does not contain
     them. `keys` maps each numeric key to the number of runs that recorded it. `train_key` is the
     key of the training curve, and `roles` maps "reward", "kl" and other roles to keys (see
-    `reading/keys.py`). `lent` has, for each sweep that lends its noise, the values of its cells.
+    `reading/keys.py`). `lent` maps each sweep of `noise: {from: ...}` to the values of its cells.
     `confirmed` is set if some of the sweeps repeat cells of the first. `ends` is set if `at: auto`
-    chose a mean of the last values: it has the statistics that led to this choice.
-    `baseline` is the cell that the best cell is compared with, `unmet` the reason if it is
-    missing, and `borrowed` are cells from other sweeps. `used` describes the usage of the model
-    service, and `places` the usage at each backend, if there are several. `root` is the root of
-    the first sweep ("" for a folder), and `paths` are the folders of all sweeps. `noted` has
-    users' notes. `stands_still` is the reason if unfinished runs are not being started. For runs
-    in plain folders, `own_keys` are the configuration keys that are not settings.
+    chose a mean of the last values: it has the statistics that led to this choice. `baseline` is
+    the cell that the best cell is compared with, `unmet` the reason if it is missing, and
+    `borrowed` are cells from other sweeps. `used` describes the usage of the model service, and
+    `places` the usage at each backend, if there are several. `root` is the root of the first sweep
+    ("" for a folder), and `paths` are the folders of all sweeps. `noted` has users' notes.
+    `stands_still` is the reason if unfinished runs are not being started. For runs in plain
+    folders, `own_keys` are the configuration keys that are not settings.
     """
 
     name: str
@@ -325,9 +325,9 @@ def _stands_still(sources: Sequence[Source]) -> str | None:
 
 
 def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData:
-    """Add the values of the cells of other sweeps, which lend their noise. Return `data` unchanged
-    if it has no metric. Raises `NotFound` for an unknown sweep, `UsageError` for a sweep of
-    another recipe."""
+    """Add the values of the cells of other sweeps, so that the noise is estimated from these sweeps
+    too. Return `data` unchanged if it has no metric. Raises `NotFound` for an unknown sweep,
+    `UsageError` for a sweep of another recipe."""
     metric, lent = data.metric, dict[str, Mapping[str, Sequence[float]]]()
     if metric is None:
         return data

@@ -41,7 +41,8 @@ class Histories:
         return self._by_run.get(run) or History(self, Columns(), np.empty(0), None)
 
     def shared(self, key: str, steps: Floats) -> Floats:
-        """Return `steps`, or the previous run's array of steps for the key if it is equal."""
+        """Return the previous run's array of steps for the key if it equals `steps`, else
+        `steps`."""
         self._steps[key] = _shared(self._steps.get(key, steps), steps)
         return self._steps[key]
 

@@ -37,8 +37,9 @@ _CHI = 0.454936
 
 def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
     """Resolve `at: auto` in the same way for all sweeps that are judged together. If the grid or
-    the user specifies `at` for any of them, or one has no metric, none is changed. A race is
-    decided by last values, so last values are used if one of the sweeps is a race."""
+    the user specifies `at` for any of the sweeps, or a sweep has no metric, all sweeps are returned
+    unchanged. A race is decided by last values, so last values are used if one of the sweeps is a
+    race."""
     metrics = [data.metric for data in sweeps if data.metric is not None]
     if len(metrics) < len(sweeps) or any(metric.at != "auto" for metric in metrics):
         return sweeps

@@ -91,8 +91,8 @@ def _level(config: Mapping[str, Any], key: str) -> str:
 
 
 def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the distinct values of a setting in ascending order. The list is empty if one of
-    them is not a finite number."""
+    """Return the distinct values of a setting in ascending order. The list is empty if one of the
+    values is not a finite number."""
     values = [cell[axis] for cell in cells if axis in cell]
     numbers = [as_float(value) for value in values]
     if any(number is None or not math.isfinite(number) for number in numbers):

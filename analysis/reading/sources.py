@@ -69,7 +69,7 @@ class Source:
 
     @property
     def place_of_runs(self) -> str:
-        """The path or address of the source's runs. No other source has the same."""
+        """The path or address of the source's runs. It is different for each source."""
         return self.path if self.stage is None else f"{self.path}/{self.stage}"
 
     def place(self, name: str) -> str:
@@ -330,9 +330,9 @@ def _place(placed: Placed, seed_field: str) -> str:
 
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:
-    """Return the sweeps as one study if all but one of them repeat cells of that one, with the
-    same recipe, on new seeds; else None. The sweep with all cells must be the earliest: an
-    earlier pilot of a few cells has selected nothing."""
+    """Return the sweeps as one study if all but one of them repeat cells of that one, with the same
+    recipe, on new seeds; else None. The repeating sweeps must have been launched after that one, or
+    have its name with the suffix `-confirm`. If they repeat all cells, they must have this name."""
     recipes = {source.plan and source.plan.recipe.reference for source in sources}
     if len(sources) < 2 or len(recipes) > 1 or None in recipes:
         return None

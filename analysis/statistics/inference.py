@@ -1,4 +1,5 @@
-"""Statistical comparisons other than the one that names the best cell. Pure."""
+"""Intervals and tests of single differences, of pairs and of fractions. The comparison with the
+best cell is in `seeds.py`. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,9 +37,9 @@ class Estimate(NamedTuple):
 
 def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Estimate:
     """Return a weighted sum of the means of independent groups, with an interval that allows for
-    different variances: the degrees of freedom are Welch and Satterthwaite's (Biometrics
-    Bulletin 2(6), 1946, 110-114). For weights 1 and -1 it is Welch's t test. A group with one
-    value, or with equal values, shows no noise: if such a group has a weight other than 0, the
+    different variances: the degrees of freedom are Welch and Satterthwaite's (Biometrics Bulletin
+    2(6), 1946, 110-114). For two groups with weights 1 and -1, this is Welch's t test. A group with
+    one value, or with equal values, shows no noise: if such a group has a weight other than 0, the
     interval is missing."""
     used = [(g, w) for g, w in zip(groups, weights, strict=True) if w]
     if not used:

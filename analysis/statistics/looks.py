@@ -20,8 +20,8 @@ _OPEN, _GROWN = 2.3, 2.15
 """Critical values of a normal statistic at the last analysis, for sweeps with unfinished runs
 and for sweeps with added seeds."""
 _HORIZON, _BEYOND = 10, 2.5
-"""The number of seeds up to which analyses of a growing sweep are planned, and the critical
-value beyond it."""
+"""The number of seeds up to which analyses of a growing sweep are planned, and the critical value
+for more seeds."""
 
 
 def price(data: SweepData) -> float:

@@ -49,10 +49,10 @@ share its noise, which costs power. A larger level would cost more power and giv
 protection."""
 
 NOISIER = 0.1
-"""The level of the F test that a cell is noisier than the others. With two seeds per cell, the
+"""The level of the F test that a cell is noisier than the other cells. With two seeds per cell, the
 test detects noise of four times the size in two of three sweeps. At a level of 5 %, undetected
-noise would cause more false winners than promised. At this level, two in a hundred true winners
-are lost."""
+noise would cause more false winners than promised. At this level, two in a hundred true winners are
+lost."""
 
 TOWARD = " toward divergence"
 """Appended to the name of an axis if at least half of the cells at some value diverged."""
@@ -77,17 +77,17 @@ class Spread(NamedTuple):
 class Noise:
     """The noise of a sweep. `kind` is "pooled" (the same variance for all cells), "moderated",
     "own" (a variance for each cell), or "none" (no cell was repeated). `spreads` has the noise of
-    each cell. It is estimated from the `repeated` cells of the sweep, and from the `lent_cells`
-    repeated cells of the sweeps `lent`. `p` is the p value of the test for equal variances (None
-    if there was no test). `prior` is the common standard deviation of all cells, with `prior_df`
-    degrees of freedom (infinite: the cells' own variances are ignored). `total` is the number of
-    degrees of freedom of all cells. `refused` names sweeps whose noise was requested but differs.
-    `noisier` has the noise of those cells that share the common noise although their variance is
-    significantly larger (F test at `NOISIER`). `together` is one noise for all cells together. It
-    is set if each cell has its own noise although the user did not request this, or if runs
-    failed. `trend` is the axis along which the noise grows or falls. `shares` is set if values
-    are fractions of questions. `seeds` is the part of the noise that a seed adds to all cells, if
-    known; `between` is then the noise of differences."""
+    each cell. The noise is estimated from the `repeated` cells of the sweep, and from the
+    `lent_cells` repeated cells of the other sweeps in `lent`. `p` is the p value of the test for
+    equal variances (None if there was no test). `prior` is the common standard deviation of all
+    cells, with `prior_df` degrees of freedom (infinite: the cells' own variances are ignored).
+    `total` is the number of degrees of freedom of all cells. `refused` names sweeps whose noise was
+    requested but differs. `noisier` has the noise of those cells that share the common noise
+    although their variance is significantly larger (F test at `NOISIER`). `together` is one noise
+    for all cells together. This field is set if each cell has its own noise although the user did
+    not request this, or if runs failed. `trend` is the axis along which the noise grows or falls.
+    `shares` is set if values are fractions of questions. `seeds` is the part of the noise that a
+    seed adds to all cells, if known; `between` is then the noise of differences."""
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]
@@ -117,8 +117,8 @@ class Noise:
         return self.spreads.get(cell)
 
     def largest(self, cell: str) -> Spread:
-        """Return the largest noise that the cell may have: that of the comparison, its own, or
-        that of all cells together."""
+        """Return the largest noise that the cell may have: the noise in comparisons, the noise in
+        `noisier`, or the noise of all cells together."""
         spreads = (self.of(cell), self.noisier.get(cell), self.together)
         return max((s for s in spreads if s is not None), key=Spread.reach)
 
@@ -195,10 +195,10 @@ def fit_noise(
 ) -> Noise:
     """Estimate the noise of cells from their values. `rule` says whether the cells share their
     noise. `lent` maps other sweeps to their cells, from which the noise is estimated too. With
-    lent noise, one repeated cell is enough, since the user vouches for the lent noise. Lent noise
-    that differs significantly is refused. `axes` maps each ordered axis to the positions
-    of the cells; the noise may have a trend along one axis. Set `shares` if values are fractions
-    of questions."""
+    other sweeps, one repeated cell is enough, since the user vouches for their noise. If the
+    variances then differ significantly, the other sweeps are left out. `axes` maps each ordered
+    axis to the positions of the cells; the noise may have a trend along one axis. Set `shares` if
+    values are fractions of questions."""
     measured = {name: list(values) for name, values in groups.items() if values}
     lenders = {name: dict(cells) for name, cells in (lent or {}).items()}
     borrowed = [v for cells in lenders.values() for v in cells.values() if len(v) > 1]
@@ -411,9 +411,9 @@ def _each(groups: Mapping[str, Sequence[float]], rule: NoiseRule, p: float | Non
 
 def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) -> float:
     """Return the value that replaces a variance of 0. A metric with discrete values, such as a
-    fraction of questions, may give equal values by chance. The true variance is then not 0. It
-    is replaced by the variance of rounding to the smallest distance between two of the values
-    (distance**2 / 12) or, if that is larger, by 1e-5 of the median positive variance."""
+    fraction of questions, may give equal values by chance. The true variance is then not 0. The
+    replacement is the variance of rounding to the smallest distance between two of the values
+    (distance**2 / 12) or 1e-5 of the median positive variance, whichever is larger."""
     values = np.unique(np.concatenate([np.asarray(g, dtype=float) for g in groups]) / unit)
     steps = np.diff(values)
     step = float(steps.min()) if len(steps) else 0.0
@@ -438,11 +438,11 @@ def with_failed(
 
 
 def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
-    """Return the noise of cells that all had the same seeds. `cells` maps cells to their values
-    by seed. By a two-way analysis of variance, the effect that a seed has on all cells is
-    subtracted from the noise of differences. This is done only if seeds differ by an F test,
-    whose result does not depend on the ranking, and if residuals have the same variance in all
-    cells. Otherwise, if a cell lacks a seed, or if the noise is lent or the user requested own
+    """Return the noise of cells that all had the same seeds. `cells` maps cells to their values by
+    seed. By a two-way analysis of variance, the effect that a seed has on all cells is subtracted
+    from the noise of differences. This is done only if seeds differ by an F test, whose result does
+    not depend on the ranking, and if residuals have the same variance in all cells. Otherwise, if a
+    cell lacks a seed, or if the noise is estimated from other sweeps too, or the user requested own
     noise, return `noise` unchanged."""
     seed_sets = {tuple(sorted(by_seed)) for by_seed in cells.values()}
     if noise.rule == "own" or noise.lent or len(seed_sets) != 1 or len(cells) < 2:

@@ -236,11 +236,11 @@ class Fit:
     def products(
         self, pairs: Sequence[tuple[int, int]], level: float
     ) -> dict[tuple[int, int], float]:
-        """Return a dict from each pair of axes to the p value of their product, i.e. of the
-        claim that the effect of one axis depends on the other. p values are corrected for all
-        pairs by the largest statistic (Westfall and Young). A product that is significant at
-        `level` joins the model before the others are tested, since other products would
-        otherwise seem significant in its place."""
+        """Return a dict from each pair of axes to the p value of their product, i.e. of the claim
+        that the effect of one axis depends on the other. p values are corrected for all pairs by
+        the largest statistic (Westfall and Young). A product that is significant at `level` joins
+        the model before the remaining products are tested, since other products would otherwise
+        seem significant in its place."""
         design, strengths = self.design, dict[tuple[int, int], float]()
         while len(strengths) < len(pairs):
             missing = [pair for pair in pairs if pair not in strengths]

@@ -37,8 +37,8 @@ from sweeper.analysis.statistics.noise import FEW, Noise, Spread
 from sweeper.results.cells import Scale, center, exp, off_scale, on_scale, unit_of
 
 _WELCH = 2 / 3
-"""Welch's comparison uses at most this fraction of the degrees of freedom of both cells. With
-three runs, his estimate is often too large if one of the cells is much noisier."""
+"""Welch's comparison uses at most this fraction of the degrees of freedom of both cells. With three
+runs, Welch's estimate is often too large if one of the cells is much noisier."""
 
 
 _NO_CHANCE = 0.001
@@ -125,8 +125,8 @@ class Comparison(NamedTuple):
     @property
     def beyond(self) -> bool:
         """Whether the simultaneous interval excludes 0 by a fifth of its half-width, and the
-        interval with the largest noise that the two cells may have excludes 0. Without the
-        reserve of a fifth, the claim would be false more often than any other."""
+        interval with the largest noise that the two cells may have excludes 0. Without the reserve
+        of a fifth, the claim would be false more often than any other claim of the report."""
         return abs(self.difference) > max(_SPARE * self.reach * self.error, self.doubt)
 
     def interval(self) -> tuple[float, float]:
@@ -332,11 +332,11 @@ def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[st
 
 def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[str, float]:
     """Return a dict from cell to the p value of the hypothesis that this cell is the best. Under
-    the hypothesis, the closest fit to the measured means gives one common mean to the cell and
-    to the cells above that mean. For a given set of cells above it, the weighted sum of the
-    squared distances from the common mean is at most chi-squared, with as many degrees of
-    freedom as the set has cells. Cells with a better mean than the best cell, which were held
-    back because runs failed, are left out."""
+    the hypothesis, the closest fit to the measured means gives one common mean to the cell and to
+    the cells above that mean. For a given set of cells above the common mean, the weighted sum of
+    the squared distances from the common mean is at most chi-squared, with as many degrees of
+    freedom as the set has cells. Cells with a better mean than the best cell, which were held back
+    because runs failed, are left out."""
     unit = max(cell.spread.sd for cell in (best, *cells.values()))
     order = sorted(cells, key=lambda name: sign * cells[name].value)
     ranked = [best, *(cells[name] for name in order)]
