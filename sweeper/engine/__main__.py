@@ -23,13 +23,12 @@ def serve(
 ) -> None:
     """Run an engine in this process until SIGTERM or SIGINT. SIGHUP is ignored.
 
-    If `port` is 0, use the port of the home's last engine if that port is free, else any free
-    port. If the settings have no token, use $SWEEPER_ENGINE_TOKEN, else the home's token
-    (`access_token`), which the first start creates. Raises EngineError if another engine serves
-    the home, if the address is not available, if a token or a limit is invalid, or if a model
-    cannot be read. Also raises EngineError if other machines can reach `host` and neither of the
-    first two tokens is set.
-    """
+    If `port` is 0, use the port of the home's last engine if that port is free, else any free port.
+    If the settings have no token, use $SWEEPER_ENGINE_TOKEN, else the home's token
+    (`access_token`), which the first start creates. Raises EngineError if another engine serves the
+    home, if the address is not available, if a token or a limit is invalid, or if a model cannot be
+    read. Also raises EngineError if other machines can reach `host`, and neither the settings nor
+    $SWEEPER_ENGINE_TOKEN has a token."""
     settings.limits.check()
     settings = settings._replace(token=token_for(settings.token, host))
     # Set this before numpy is imported: numpy's threads slow down arrays of these sizes.
@@ -136,8 +135,8 @@ def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings)
 
 
 def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
-    """Stop the engine. If sweeps (`users`) use it and `force` is False, ask for confirmation
-    first; without a terminal, raise EngineError."""
+    """Stop the engine. If sweeps (`users`) use the engine and `force` is False, ask for
+    confirmation first; without a terminal, raise EngineError."""
     if users and not force:
         from sweeper.sweep.labels import first_of
 

@@ -23,8 +23,8 @@ def new() -> str:
 
 
 def read(home: str | None = None) -> str | None:
-    """Return the access token of the engine in `home`. None if there is none, or if this user
-    cannot read it."""
+    """Return the access token of the engine in `home`. None if the home has no token, or if this
+    user cannot read the token."""
     try:
         with open(path(home), encoding="ascii") as file:
             return file.read().strip() or None

@@ -38,8 +38,8 @@ _DRAINED = 8
 client whose connection is closed while it sends would not see the error, and would send the body
 again. Reading stops at this multiple of the limit."""
 _HEAD_BYTES = 4096
-"""Number of bytes kept from the beginning of a body that is too large. The SDK puts the training
-client's name there."""
+"""Number of bytes kept from the beginning of a body that is too large. In the SDK's requests, these
+bytes contain the training client's name."""
 _TYPES = ("application/json", "application/x-protobuf")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -60,8 +60,8 @@ def local_names(address: str) -> frozenset[str]:
 
 class Front:
     """A middleware that checks each request before the application gets it. A request needs
-    `token`, unless `token` is None, or its path is `OPEN` or begins with `OPEN_BELOW`. `names`
-    are the accepted host names; None accepts any."""
+    `token`, unless `token` is None, or the request's path is `OPEN` or begins with `OPEN_BELOW`.
+    `names` are the accepted host names; None accepts any."""
 
     def __init__(
         self, app: ASGIApp, token: str | None, names: Collection[str] | None = None
@@ -264,7 +264,8 @@ class _Api:
 
     def guard(self, name: str, handler: Handler) -> Handler:
         """Return a handler that calls `handler`, and turns errors into responses. If simulated
-        limits apply to the request `name`, it may answer with a failure or a 429 instead."""
+        limits apply to the request `name`, the returned handler may answer with a failure or a 429
+        instead."""
 
         async def guarded(request: Request) -> Response:
             if name in _CAN_FAIL and self._failures.next():

@@ -88,9 +88,8 @@ def view(hub: str, user_hub: str, views: str) -> str:
     """Make a folder below `views` with links to all repositories in the cache `hub`, and to
     repositories that only the user's cache `user_hub` has. Return the path of the folder.
 
-    Each user's cache has a separate folder, which every call updates. Concurrent calls make the
-    same links. Files that a program adds to the folder stay. Raises OSError.
-    """
+    Each user's cache has a separate folder of links, which every call updates. Concurrent calls
+    make the same links. Files that a program adds to the folder stay. Raises OSError."""
     # A launch from inside a run already has a view: use it.
     nested = os.path.dirname(user_hub) == os.path.abspath(views)
     digest = hashlib.sha256(os.fsencode(user_hub)).hexdigest()[:16]

@@ -70,9 +70,8 @@ def log_path(home: str | None = None) -> str:
 class Settings(NamedTuple):
     """The settings of an engine, apart from its home and address.
 
-    `models` maps names to directories in Hugging Face's layout, in addition to the built-in
-    models. `aliases` maps other names to models. `token` is required from every client.
-    """
+    `models` maps names to directories in Hugging Face's layout, in addition to the built-in models.
+    `aliases` maps additional names to models. `token` is required from every client."""
 
     models: Mapping[str, str] = _NO_MODELS
     aliases: Mapping[str, str] = _NO_MODELS
@@ -136,8 +135,8 @@ def loopback(host: str) -> bool:
 
 def token_for(setting: str | None, host: str) -> str | None:
     """Return the token of an engine at `host`: `setting`, else $SWEEPER_ENGINE_TOKEN, else None
-    (the engine then uses the home's token). Raises `EngineError` if the token has an invalid
-    form, or if it is None and other machines can reach `host`."""
+    (the engine then uses the home's token). Raises `EngineError` if the token has an invalid form,
+    or if there is no token and other machines can reach `host`."""
     token = setting or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
         raise EngineError(

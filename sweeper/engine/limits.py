@@ -14,12 +14,12 @@ from sweeper.errors import EngineError
 
 
 class Limits(NamedTuple):
-    """The limits of a service. The defaults mean no limit. `max_sessions` limits the sessions
-    with training clients, `max_concurrent_samples` the samples that are drawn at the same time
-    in all sessions, and `rate_limit` the requests for work (training, sampling, saving, loading)
-    per second. `latency` is the minimum time in seconds from a request to its result. `fail_rate`
-    is the fraction of these requests, and of requests for results, that fail with a 500. `seed`
-    determines which requests fail."""
+    """The limits of a service. The defaults mean no limit. `max_sessions` limits the sessions with
+    training clients, `max_concurrent_samples` the samples that are drawn at the same time in all
+    sessions, and `rate_limit` the requests for work (training, sampling, saving, loading) per
+    second. `latency` is the minimum time in seconds from a request to its result. `fail_rate` is
+    the fraction of the requests for work, and of the requests for results, that fail with a 500.
+    `seed` determines which requests fail."""
 
     max_sessions: int | None = None
     max_concurrent_samples: int | None = None
@@ -82,9 +82,10 @@ class Paused(NamedTuple):
 
 
 class Gate:
-    """A gate that admits at most `limit` keys at the same time (None: any number). Other keys
-    wait, in the order of their arrival. Each key comes with a function, which is called when the
-    key is admitted: immediately, or later by the thread that makes room."""
+    """A gate that admits at most `limit` keys at the same time (None: any number). A key is the
+    name of a session or request. The keys that are not admitted wait, in the order of their
+    arrival. Each key comes with a function, which is called when the key is admitted: immediately,
+    or later by the thread that makes room."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
@@ -150,7 +151,8 @@ class Bucket:
         self._lock = threading.Lock()
 
     def take(self) -> float:
-        """Take a token and return 0. If there is none, return the seconds until the next token."""
+        """Take a token and return 0. If the bucket has no token, return the seconds until the next
+        token."""
         if self._rate is None:
             return 0.0
         with self._lock:

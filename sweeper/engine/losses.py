@@ -1,5 +1,5 @@
 """Losses as functions of logprobs: `(logprobs, inputs, config) -> (loss, dloss/dlogprob)`. Arrays
-are M positions x K target tokens. Losses are summed over tokens, as on the service."""
+are M positions x K target tokens. Losses are summed over tokens, as on Tinker's service."""
 
 # Source of the formulas and their defaults: the Tinker documentation, "Losses" and its tutorial
 # 202. `dro` has no default there, so it uses the `beta` of the example.
@@ -52,7 +52,8 @@ def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tup
 def _importance_sampling(
     logprobs: Floats, inputs: Arrays, _config: LossConfig
 ) -> tuple[Floats, Floats]:
-    """Return -w (p / q) A, with q the sampler's probability. The gradient equals the loss."""
+    """Return -w (p / q) A, with p the current probability of a token, q the sampler's, and A the
+    advantage. The gradient equals the loss."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     loss = -ratio * inputs["advantages"] * inputs["weights"]
     return loss, loss

@@ -156,8 +156,8 @@ def _shape(config: _Config) -> Shape:
 
 
 def load(name: str, directory: str) -> Model:
-    """Read a model. Raises ValueError if the model cannot be read, or if this network cannot run
-    it."""
+    """Read a model. Raises ValueError if the model cannot be read, or if the engine's network
+    (`net`) cannot run the model."""
     try:
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
             config: _Config = json.load(file)

@@ -263,7 +263,7 @@ def target_logprobs(
     network: Network, x: Floats, rows: Ints, targets: Ints
 ) -> tuple[Floats, HeadTape]:
     """Compute the logprobs of `targets` (M x K token ids) at `rows` (M indices into the N rows of
-    x). Return them, with shape M x K, and the tape for their gradient."""
+    x). Return the logprobs, with shape M x K, and the tape for the gradient of the logprobs."""
     picked = x[rows]
     h, inv = rms(picked, network.norm, network.shape.eps)
     scores = log_softmax(h @ network.head.T)

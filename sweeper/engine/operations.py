@@ -1,5 +1,5 @@
-"""The operations that the engine does for clients: one function for each kind of request. They run
-in worker threads, one at a time for each training client."""
+"""The operations that the engine does for clients: one function for each kind of request. The
+functions run in worker threads, one at a time for each training client."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict
@@ -197,10 +197,10 @@ class SampleRequest(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Tokens whose logprobs a client requests. They are the cells of a matrix with one row for each
-    position of a prompt except the first. `rows` and `ids` have the row and the token id of each
-    cell; the id -1 means no token. If the matrix is sparse, `sparse` has its row pointers and
-    columns."""
+    """Tokens whose logprobs a client requests. The tokens are the cells of a matrix with one row
+    for each position of a prompt except the first. `rows` and `ids` have the row and the token id
+    of each cell; the id -1 means no token. If the matrix is sparse, `sparse` has its row pointers
+    and columns."""
 
     rows: Ints
     ids: Ints
@@ -289,8 +289,8 @@ def _params(model: Model, request: SampleRequest) -> sampling.Params:
 
 
 def _first_scored(request: SampleRequest) -> int:
-    """Return the position of the first prompt token that is scored. The logits for its score are
-    those at the position before."""
+    """Return the position of the first prompt token that is scored. The score of a token comes from
+    the logits at the position before the token."""
     n = len(request.prompt)
     return 1 if request.last_n is None else max(1, n - request.last_n)
 

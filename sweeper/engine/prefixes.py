@@ -1,6 +1,6 @@
-"""The cache of prompts: attention keys and values of the prompts that samplers have read, in blocks
-of tokens. A block depends only on the tokens up to its end, so the cache does not change
-results."""
+"""The cache of prompts: attention keys and values of the prompts that samplers have run through the
+network, in blocks of tokens. A block depends only on the tokens up to its end, so the cache does
+not change results."""
 
 import itertools
 import threading
@@ -19,8 +19,8 @@ _Key = tuple[int, int, bytes]
 
 
 class CachedBlock(NamedTuple):
-    """A block: the keys and values of each layer (KV x L x h), and the last layer's output at the
-    block's last position."""
+    """A block: the attention keys and values of each layer (KV x L x h), and the last layer's
+    output at the block's last position."""
 
     number: int
     cache: list[tuple[Floats, Floats]]
@@ -34,7 +34,8 @@ class CachedBlock(NamedTuple):
 
 class Prefixes:
     """A least-recently-used cache of blocks of many owners, limited in bytes. Thread-safe. An owner
-    is a set of weights that never changes. Its blocks are dropped together with the weights."""
+    is a set of weights that never changes. An owner's blocks are dropped together with the
+    weights."""
 
     def __init__(self, most: int = BYTES) -> None:
         self._most, self._held = most, 0
@@ -74,8 +75,8 @@ class Prefixes:
         cache: list[tuple[Floats, Floats]],
         last: Floats,
     ) -> CachedBlock:
-        """Cache the block of the tokens `part`, which follows the block `above` (None: it is the
-        first block). Return the new block, or the equal block that was cached before."""
+        """Cache the block of the tokens `part`, which follows the block `above` (None: the new
+        block is the first). Return the new block, or the equal block that was cached before."""
         with self._lock:
             key = owner, above.number if above else _ROOT, part
             block = self._blocks.get(key)

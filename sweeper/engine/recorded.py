@@ -14,13 +14,14 @@ from sweeper.engine.losses import RECORDED
 from sweeper.engine.sampling import Sampled
 
 UNUSED_SECONDS = 86400.0
-"""Seconds that a sequence is kept after it was sampled or last trained on, as on the service."""
+"""Seconds that a sequence is kept after it was sampled or last trained on, as on Tinker's
+service."""
 
 
 @dataclass
 class _Sequence:
-    """A sampled sequence: the length of its prompt, its tokens, and the logprob of each in the
-    distribution that it was drawn from. `used` is the time of the last use."""
+    """A sampled sequence: the length of its prompt, its tokens, and the logprob of each token in
+    the distribution from which the token was drawn. `used` is the time of the last use."""
 
     prompt: int
     tokens: Ints
@@ -99,8 +100,8 @@ class Records:
         return datum._replace(inputs={**datum.inputs, RECORDED: recorded, "weights": weights})
 
     def _find(self, session: str, span: Span, where: str) -> _Sequence:
-        """Return the recorded sequence of a span, and mark it as used. Raises RequestError if it
-        does not exist or is shorter than the span."""
+        """Return the recorded sequence of a span, and mark the sequence as used. Raises
+        RequestError if the sequence does not exist or is shorter than the span."""
         with self._lock:
             sequence = self._sessions.get(session, {}).get(span.sequence)
             if sequence is not None:

@@ -153,9 +153,9 @@ def _extend_layer(
 def _extend(
     network: Network, tokens: Ints, caches: list[Cache], at: int, length: int = 1
 ) -> Floats:
-    """Read `length` more tokens of each of n sequences, from position `at` on. Write their keys and
-    values into the caches (n x KV x room x h). Return the last layer's output, with shape (n *
-    length) x d."""
+    """Run `length` more tokens of each of n sequences through the network, from position `at` on.
+    Write the tokens' keys and values into the caches (n x KV x room x h). Return the last layer's
+    output, with shape (n * length) x d."""
     x, rotation = network.embed[tokens], network.rotation.at(slice(at, at + length))
     for block, cache in zip(network.blocks, caches, strict=True):
         x = _extend_layer(x, block, network.shape, cache, at, rotation)
@@ -230,10 +230,9 @@ def sample(network: Network, prompt: Prompt, n: int, params: Params) -> list[Sam
     """Draw n continuations of a prompt.
 
     The logprobs include the temperature, but not the truncation by top-k and top-p. At temperature
-    1 they equal the logprobs that training computes for the same tokens. At temperature 0, the
-    likeliest token is drawn, with its logprob at temperature 1. If the prompt fills the context,
-    one token is still drawn, because the network does not need to read that token.
-    """
+    1 these logprobs equal the logprobs that training computes for the same tokens. At temperature
+    0, the likeliest token is drawn, with its logprob at temperature 1. If the prompt fills the
+    context, one token is still drawn, because that token need not run through the network."""
     seed = None if params.seed is None else params.seed % 2**64
     rng = np.random.Generator(np.random.PCG64(seed))
     steps = max(1, min(params.max_tokens, network.shape.context - prompt.length))

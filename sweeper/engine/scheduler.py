@@ -1,5 +1,5 @@
 """Schedules requests on a few worker threads, with one queue (lane) per training client or sampler,
-and stores the promises of their results."""
+and stores the promises of the requests' results."""
 
 import collections
 import heapq
@@ -92,7 +92,7 @@ class Promises:
         self._paused.pop(name, None)
 
     def paused(self, name: str) -> Paused | None:
-        """Return why a promise is paused, or None."""
+        """Return why a promise is paused; None if it is not paused."""
         return self._paused.get(name)
 
     def since(self, name: str) -> float:
@@ -110,7 +110,8 @@ class Promises:
                 self._fetched.popitem(last=False)
 
     def sweep(self, now: float | None = None) -> None:
-        """Drop promises that have been kept long enough."""
+        """Drop fetched promises after `linger` seconds, and finished promises after `forget`
+        seconds (see the class)."""
         now = time.monotonic() if now is None else now
         with self._lock:
             while self._fetched:
@@ -173,8 +174,8 @@ class Scheduler:
         self, lane: Lane, future: Future[Reply], work: Work, sequence: int | None = None
     ) -> None:
         """Queue a job. A job with a sequence number waits until all earlier numbers have been
-        queued. If its number was queued before, the job fails, because the result of that request
-        was already delivered. A job for a closed lane fails too."""
+        queued. A job whose number was queued before fails, because the result of that request was
+        already delivered. A job for a closed lane fails too."""
         job = _Job(future, work)
         with self._condition:
             if lane.closed or (sequence is not None and sequence < lane.next):

@@ -74,7 +74,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _listen_as_before(host: str, port: int, home: str) -> socket.socket:
     """Listen on `port`. If `port` is 0, use the port of the home's last engine, so that programs
-    that used that engine find this one. If that port is not free, use any free port."""
+    that used the last engine find the new engine. If that port is not free, use any free port."""
     path = os.path.join(paths.engine(home), "port")
     listener = None
     if port == 0:
@@ -106,8 +106,8 @@ def _log_to(home: str) -> None:
 
 
 class _Recorded(uvicorn.Server):
-    """A server that writes the file `path` when it starts to answer, and removes the file at the
-    end. `record` is the file's content."""
+    """A server that writes the file `path` when it starts to answer, and removes the file when it
+    stops. `record` is the file's content."""
 
     def __init__(self, config: uvicorn.Config, path: str, record: Mapping[str, object]) -> None:
         super().__init__(config)

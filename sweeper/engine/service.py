@@ -270,7 +270,8 @@ class Service:
         return self._for_run(body, job)
 
     def save_weights_for_sampler(self, body: Body) -> Body:
-        """Save weights under a name, or snapshot them for a sampler of this session."""
+        """Save weights under a name, or snapshot the weights for a sampler of the training client's
+        session."""
 
         def job(run: Run) -> Reply:
             if body.get("kind", "snapshot") != "snapshot":

@@ -31,8 +31,8 @@ _LISTED = 100  # how many samplers an ended session lists
 
 
 class Adapter:
-    """An immutable adapter, and the network with the adapter merged into its base. A network is
-    several times larger than its adapter, so only the most recently used networks are kept. The
+    """An immutable adapter, and the network with the adapter merged into the base model. A network
+    is several times larger than its adapter, so only the most recently used networks are kept. The
     arrays can be moved to a file."""
 
     _recent: ClassVar["collections.OrderedDict[int, Adapter]"] = collections.OrderedDict()
@@ -61,7 +61,8 @@ class Adapter:
         return Adapter(self.model, self.config, self.arrays)
 
     def spill(self, path: str) -> None:
-        """Move the arrays to a file, unless there are none or they are in a file."""
+        """Move the arrays to a file, unless the adapter has no arrays, or the arrays are in a file
+        already."""
         if not self._arrays:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -89,8 +90,8 @@ class Adapter:
 
 
 class RunSummary(NamedTuple):
-    """The facts about a training run for listings, kept after its session ends. `used` is in Unix
-    seconds."""
+    """The facts about a training run for listings, kept after its session ends. `used` is the time
+    of the last use in Unix seconds."""
 
     base: str
     rank: int
@@ -217,8 +218,8 @@ class Registry:
             return list(self._runs.values())[::-1]
 
     def add_sampler(self, session: str, sampler: Sampler) -> None:
-        """Add a sampler. If its session has too many, the least recently used samplers are moved
-        to disk, and later dropped."""
+        """Add a sampler. If the session has too many samplers, the least recently used ones are
+        moved to disk, and later dropped."""
         with self._lock:
             if session not in self._sessions:
                 raise Unknown(f"there is no session {session}")

@@ -212,8 +212,8 @@ def _is_this(directory: str, config: Mapping[str, object]) -> bool:
 
 
 def ensure(models: str, name: str = TINY) -> str:
-    """Return the model's directory under `models`. If it is missing or from an earlier release,
-    create it atomically. Concurrent processes get the same files."""
+    """Return the model's directory under `models`. If the directory is missing or from an earlier
+    release, create it atomically. Concurrent processes get the same files."""
     directory, config = os.path.join(models, name.replace("/", "--")), _config(name)
     if _is_this(directory, config):
         return directory

@@ -49,8 +49,8 @@ class GrowingMetrics:
         return self._growing.read(find, most)
 
     def _choose(self, find: Find) -> None:
-        """Open the first file in the order of `files.NAMES` that exists now. A program may
-        create this file after one with a later name."""
+        """Open the first file in the order of `files.NAMES` that exists now. A program may create
+        this file after a file whose name is later in `files.NAMES`."""
         for path in paths_in(self._folder):
             if path == self.begun_path:
                 return
@@ -61,10 +61,10 @@ class GrowingMetrics:
 
 
 class Fresh(NamedTuple):
-    """New rows, each with True if it is a copy. `again` means that the file was replaced, and
-    that `rows` are its rows from the start. `more` means that more can be read immediately.
-    `size` is the number of bytes read. `malformed` counts lines that are not rows, and `unlike`
-    describes these lines."""
+    """New rows, each with True if it is a copy. `again` means that the file was replaced, and that
+    `rows` are the rows of the new file from its start. `more` means that more can be read
+    immediately. `size` is the number of bytes read. `malformed` counts lines that are not rows, and
+    `unlike` describes these lines."""
 
     rows: list[tuple[Row, bool]]
     again: bool
@@ -109,8 +109,8 @@ class Tail:
         missing.
 
         If the metrics file is on a remote store and was read before, the function lists only the
-        parts of this file, which are few. If there are no parts, it lists the attempt's folder,
-        but only once, because that folder may contain many iteration folders.
+        parts of this file, which are few. If there are no parts, the function lists the attempt's
+        folder, but only once, because that folder may contain many iteration folders.
         """
         files = self._listed.files(self._folder, ended=ended)
         begun = self._metrics.begun_path if self._store.is_remote else None

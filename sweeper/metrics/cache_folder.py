@@ -32,8 +32,8 @@ class Folder:
         self._made = False
 
     def may_keep(self, stamp: Stamp) -> bool:
-        """Return whether values read from a file with this stamp may be cached. They may be cached
-        only if every later change of the file is sure to change the stamp."""
+        """Return whether values read from a file with this stamp may be cached. The values may be
+        cached only if every later change of the file is sure to change the stamp."""
         return not stamp.is_fleeting(self._clock())
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:
@@ -95,11 +95,11 @@ class Index:
     def recall(
         self, run: str, what: str, files: Iterable[tuple[str, Stamp | None]], read: Callable[[], T]
     ) -> T:
-        """Return the JSON value that is called `what` and belongs to a run. It is the cached value
-        if `files` have the same names and stamps as when it was cached, else the result of `read`.
-        None is not cached, nor is a value from a file that changed just before (see
-        `Folder.may_keep`). Without a cache folder, `files` is not iterated over, so that no stamps
-        are computed."""
+        """Return the JSON value that is called `what` and belongs to a run. The result is the
+        cached value if `files` have the same names and stamps as when the value was cached, else
+        what `read` returns. None is not cached, nor is a value from a file that changed just before
+        (see `Folder.may_keep`). Without a cache folder, `files` is not iterated over, so that no
+        stamps are computed."""
         if self._folder is None:
             return read()
         files = tuple(files)

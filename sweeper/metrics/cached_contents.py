@@ -13,7 +13,8 @@ from sweeper.sweep.settled import GATES, is_settled
 _SMALL = 4096
 """Maximum size in bytes of a file on a remote store whose content is cached."""
 _PLAN = 1 << 22
-"""The same maximum for a file that is directly in a sweep's folder, such as the sweep's plan."""
+"""Maximum size in bytes of a cached file that is directly in a sweep's folder, such as the sweep's
+plan."""
 
 _LISTED_NS = 600 * 10**9
 """Maximum age in nanoseconds of a cached listing."""

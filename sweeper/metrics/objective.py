@@ -91,7 +91,7 @@ def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]
 
 def missing_in(rows: Sequence[Row], key: str) -> int:
     """Return the number of rows at the end of a merged history that should have a number for `key`,
-    but have none; 0 if no row has a number for it."""
+    but have none; 0 if no row has a number for `key`."""
     numbered = [n for n, row in enumerate(rows) if as_number(row.get(key)) is not None]
     if not numbered:
         return 0
@@ -119,8 +119,8 @@ def missing_rows(has_number: "Flags", named: "Flags", stepped: "Flags") -> int:
 
 def counting_rows(has_number: "Flags", stepped: "Flags") -> "Flags":
     """Return a mask of the rows of a merged history by which a run is judged. These are the rows
-    with a number (`has_number`) and a step. If no row with a number has a step, they are all rows
-    with a number."""
+    with a number (`has_number`) and a step. If no row with a number has a step, the run is judged
+    by all rows with a number."""
     both = has_number & stepped
     return both if both.any() else has_number
 

@@ -85,11 +85,11 @@ def _parse_object(line: bytes, loads: Callable[[bytes], object]) -> Row | None:
 def merge(attempts: Iterable[Parsed]) -> Merged:
     """Merge the attempts of a run, oldest first, into one history.
 
-    From its lowest step on, an attempt replaces all rows of earlier attempts, because their
-    training beyond that step was discarded. A resumed attempt begins with copies of all earlier
-    rows, so its rows are the whole history. Within one file, the later line wins for each step
-    and key. Rows without a step cannot be matched, so only those of the latest attempt that has
-    any are kept.
+    From its lowest step on, an attempt replaces all rows of earlier attempts, because the training
+    of the earlier attempts beyond that step was discarded. A resumed attempt begins with copies of
+    all earlier rows, so its rows are the whole history. Within one file, the later line wins for
+    each step and key. Rows without a step cannot be matched, so only those of the latest attempt
+    that has any are kept.
     """
     by_step: dict[float, Row] = {}
     loose: list[Row] = []

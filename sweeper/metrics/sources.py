@@ -33,7 +33,7 @@ class Stamp(NamedTuple):
 
     def is_fleeting(self, now: int) -> bool:
         """Return whether a local file changed so shortly before `now` (nanoseconds) that its next
-        change may leave the same stamp. Values read from it must not be cached then."""
+        change may leave the same stamp. Values read from such a file must not be cached."""
         return self.inode != 0 and now - max(self.time, self.changed) < MOMENT
 
 
@@ -85,8 +85,8 @@ class Source(Protocol):
 
 
 def begins_with(source: Source, pieces: list[list[int]]) -> bool:
-    """Return whether a file on a remote store still begins with the objects `pieces`. If it does,
-    the bytes that were read from them are still valid."""
+    """Return whether a file on a remote store still begins with the objects `pieces`. If so, the
+    bytes that were read from these objects are still valid."""
     return bool(pieces) and source.pieces[: len(pieces)] == pieces
 
 

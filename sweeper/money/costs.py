@@ -59,8 +59,8 @@ def together(several: Iterable[Spent], prices: Prices) -> Spent:
 
 
 def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
-    """Return the usage and cost of a run and its ancestors together. `costs` are those of the
-    run."""
+    """Return the usage and cost of a run and its ancestors together. `costs` are those of the run
+    alone."""
     above = run.lineage if isinstance(run, SweepRun) else ()
     return together((costs, *(spent(ancestor, prices) for ancestor in above)), prices)
 

@@ -31,7 +31,8 @@ class Settings(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A run as an example for others: its settings, its usage, and its hours without pauses."""
+    """A run from which the usage of other runs is forecast: its settings, its usage, and its hours
+    without pauses."""
 
     settings: Settings
     usage: Usage

@@ -129,9 +129,8 @@ def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
     to stderr, and its standard input is empty.
 
     `waits` is a descriptor. A byte from it means that the request is ready; its end means that
-    there will be no request. While the function waits, it imports `recipes` and other modules
-    that will be needed. None means that the request is ready.
-    """
+    there will be no request. While the function waits, it imports `recipes` and other modules that
+    will be needed. If `waits` is None, the request is ready."""
     import gc
     import json
 

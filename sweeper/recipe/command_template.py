@@ -52,9 +52,8 @@ def render_command(command: Sequence[str], values: Mapping[str, object]) -> list
     """Fill a template: `{key}` becomes the value of `key`, `{{` and `}}` become braces.
 
     A string is inserted unchanged, any other value as JSON (`true`, `null`, `0.0001`, `[1, 2]`). An
-    element becomes one argument, whatever the value is; only `{key*}` becomes an argument for each
-    item of a list. Raises `RecipeError` for a key without a value.
-    """
+    element of the template becomes one argument, whatever the value is; only `{key*}` becomes an
+    argument for each item of a list. Raises `RecipeError` for a key without a value."""
     words: list[str] = []
     for element in command:
         spread = _SPREAD.fullmatch(element)

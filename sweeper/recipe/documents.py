@@ -109,7 +109,8 @@ class Examples(TypedDict):
 
 
 class Answer(TypedDict, total=False):
-    """An answer: either `error` (its kind and message), or the other keys."""
+    """An interpreter's answer: either `error` (the error's kind and message), or the other
+    fields."""
 
     error: tuple[str, str]
     recipe: Located

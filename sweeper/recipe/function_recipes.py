@@ -190,9 +190,9 @@ def _class_of(built: object, name: str) -> type[object]:
 
 
 def _applied(built: object, arguments: list[str]) -> object:
-    """Return the config that the function made, with the values in `arguments` in place of its own.
-    If a Blueprint holds an object as a whole, chz accepts no argument for a field of the object, so
-    the object is taken apart."""
+    """Return the config that the function made, with the values in `arguments` in place of the
+    config's own values. If a Blueprint holds an object as a whole, chz accepts no argument for a
+    field of the object, so the object is taken apart."""
     if not isinstance(built, chz.Blueprint):
         return _over(built, arguments)
     blueprint = typing.cast("chz.Blueprint[object]", built)

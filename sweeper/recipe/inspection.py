@@ -302,8 +302,8 @@ def check_source(recipe: Located) -> None:
 
 def _read_source(recipe: Located) -> tuple[str | bytes | None, bool]:
     """Return the source that planning imports (None if it cannot be found), and whether it is a
-    `__main__.py`. For a package this is its `__main__.py`, which `python -m` runs, or the
-    `__init__.py` if that defines the function that the recipe names."""
+    `__main__.py`. For a package, the source is that of `__main__.py`, which `python -m` runs, or
+    the `__init__.py` if that defines the function that the recipe names."""
     if recipe["kind"] == "file":
         with open(recipe["file"], "rb") as file:
             return file.read(), os.path.basename(recipe["file"]) == "__main__.py"

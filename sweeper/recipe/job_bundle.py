@@ -28,14 +28,14 @@ sys.path[:] = [path for path in sys.path if path]
 import base64, zlib
 exec(zlib.decompress(base64.b64decode("%s")))
 """
-"""The first code of a job, which every Python version can parse. The other code is compressed
+"""The first code of a job, which every Python version can parse. The rest of the code is compressed
 and encoded, because AWS Batch limits the description of a job to 8 KB, and Kubernetes interprets
 `$`. The working folder is removed from `sys.path`, since its modules belong to the recipe."""
 
 
 def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
-    """Upload the bundle that the plan's jobs need, or return None if they need none. Raises
-    `UsageError` for a requirements file that is not in the copy of the code."""
+    """Upload the bundle that the plan's jobs need, or return None if the jobs need no bundle.
+    Raises `UsageError` for a requirements file that is not in the copy of the code."""
     paths = dict.fromkeys(filter(None, (part.launch.requirements for part in plan.parts)))
     if not paths:
         return None

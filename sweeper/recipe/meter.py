@@ -44,7 +44,8 @@ if TYPE_CHECKING:
         on_queue_state_change: Callable[..., object]
 
     class Client(Protocol):
-        """A client of the SDK. It has one of these methods, which return the name of its model."""
+        """A client of the SDK. It has one of the methods below, which return the name of the
+        client's model."""
 
         def get_base_model(self) -> str: ...
         def get_info(self) -> GetInfoResponse: ...

@@ -97,12 +97,11 @@ def inspect(
     deep: bool = False,
 ) -> Inspected:
     """Find the recipe that `source` names (a reference, or the template of a command), and check
-    the configurations. They are parsed as their runs will parse them. Only one process is started,
-    since starting it takes most of the time.
+    the configurations. The configurations are parsed as their runs will parse them. Only one
+    process is started, since starting it takes most of the time.
 
     Without `validate`, the recipe is not imported, and is assumed to have the usual fields. With
-    `deep`, the fields of nested configs are described too. Raises `RecipeError`.
-    """
+    `deep`, the fields of nested configs are described too. Raises `RecipeError`."""
     log_path_field, seed_field, metrics_dir = filled
     folder = os.path.abspath(os.path.expanduser(process.cwd or "."))
     if not os.path.isdir(folder):

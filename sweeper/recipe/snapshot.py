@@ -98,8 +98,8 @@ def look(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> 
 
 
 def relink(snapshot: Snapshot) -> None:
-    """Link files that are new in the checkout into the extracted copy, if this machine has one. So
-    a run that failed because of missing data finds the data at its next attempt."""
+    """Link files that are new in the checkout into the extracted copy, if this machine has one. A
+    run that failed because of missing data then finds the data at its next attempt."""
     from sweeper.paths import home
 
     top = _top(snapshot, home())

@@ -20,8 +20,8 @@ from sweeper.sweep.states import fold as fold_events
 MOST_CHARACTERS = 100_000
 """Maximum number of characters of a note."""
 _LAST = ("state", "sweep.json", "launcher")
-"""Parts that are deleted last, in this order. While they exist, the sweep can be read, and
-`delete` can be repeated."""
+"""The files and folders of a sweep that are deleted last, in this order. While they exist, the
+sweep can be read, and `delete` can be repeated."""
 
 
 class Subject(NamedTuple):

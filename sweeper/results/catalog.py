@@ -38,8 +38,8 @@ class Catalog:
     same configuration has the same id in two sweeps.
 
     `problems` has a line for each sweep, run or file that the last call skipped because it is
-    damaged or unreadable (`problems.unread` counts them), and for each run with unreadable lines.
-    Queries about a single run raise `StoreError` instead.
+    damaged or unreadable (`problems.unread` counts the skipped ones), and for each run with
+    unreadable lines. Queries about a single run raise `StoreError` instead.
     """
 
     def __init__(self, *roots: str, cache: bool | str = True, snapshot: bool = False) -> None:
@@ -245,9 +245,10 @@ class Catalog:
     ) -> list[RecordedRun]:
         """Return the runs that match one of the selectors (see `results.selectors`), have one of
         the states, and meet the condition. Without selectors, all runs match except those of
-        archived sweeps; with `archived`, these match too. With `dropped`, retired runs that have
-        ended are included. Raises `NotFound` for a selector without a match. If files could not be
-        read and the selector's sweep exists, the selector is skipped instead."""
+        archived sweeps; with `archived`, the runs of archived sweeps match too. With `dropped`,
+        retired runs that have ended are included. Raises `NotFound` for a selector without a match.
+        If files could not be read and the selector's sweep exists, the selector is skipped
+        instead."""
         sweeps = {self.split(selector)[0] for selector in selectors}
         if sweeps and all(self.has_sweep(name) for name in sweeps):
             runs = self.handles_of(sorted(sweeps))
@@ -265,8 +266,8 @@ class Catalog:
         return pick(runs, fitting, states, where, dropped=dropped)
 
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
-        """Return all runs of several sweeps. Unreadable sweeps are reported. If there is only one
-        sweep, the error is raised instead."""
+        """Return all runs of several sweeps. Unreadable sweeps are reported. If `sweeps` has only
+        one name and that sweep is unreadable, the error is raised instead."""
         if len(sweeps) == 1:
             return self.all_handles(sweeps[0])
         self.problems = Problems()

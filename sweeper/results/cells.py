@@ -94,7 +94,7 @@ def off_scale(value: float, scale: Scale) -> float:
 
 def unit_of(values: Iterable[float]) -> float:
     """Return a power of two near the largest magnitude. Squares and sums of finite values in this
-    unit do not overflow, and division by it is exact."""
+    unit do not overflow, and division by the unit is exact."""
     return 2.0 ** (math.frexp(max(map(abs, values)))[1] - 1)
 
 
@@ -107,5 +107,6 @@ def exp(value: float) -> float:
 
 
 def comparable(values: Sequence[float]) -> bool:
-    """Return whether the values of a cell differ. If they do not, the cell's noise is unknown."""
+    """Return whether the values of a cell differ. If all values are equal, the cell's noise is
+    unknown."""
     return len(values) > 1 and min(values) != max(values)

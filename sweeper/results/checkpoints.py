@@ -12,7 +12,7 @@ _ENDS = ("ttl_seconds", "expires_at", "expires")
 def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, object] | None:
     """Return the record of the checkpoint to continue from. This is the final checkpoint, else the
     last checkpoint without an expiry, else the last checkpoint. Only records with a path under
-    `key` are considered. Return None if there are none."""
+    `key` are considered. Return None if no record has such a path."""
     usable = [record for record in records if isinstance(record.get(key), str) and record[key]]
     final = [record for record in usable if ends_final([dict(record)])]
     lasting = [record for record in usable if not may_expire(record)]

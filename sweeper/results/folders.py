@@ -28,7 +28,8 @@ _PLAN = "sweep.json"
 _EVAL_INDEX = "runs.jsonl"
 _EVAL_RUNS = "runs"
 """The files of tinker-cookbook's EvalStore: an index, and for each evaluation a folder, in which
-the file `EVALUATION` describes it. A store in a run's folder belongs to that run."""
+the file `EVALUATION` describes the evaluation. An EvalStore in a run's folder belongs to that
+run."""
 _OF_THE_DISK = "lost+found"
 
 

@@ -74,7 +74,8 @@ class Tabulator:
                 self._problems.unreadable(error)
 
     def part(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
-        """Return the merged history of one run. Raises `StoreError` if it cannot be read."""
+        """Return the merged history of one run. Raises `StoreError` if a metrics file cannot be
+        read."""
         attempts = self._attempts(run, keys)
         merged = merge_columns(attempts)
         notes = _skipped(merged)
@@ -92,8 +93,8 @@ class Tabulator:
         return [columns for columns in columns_of_attempts if columns is not None]
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Judged | None:
-        """Return the value of `key` by which a run is judged (see `objective.judged`); None if
-        there is none."""
+        """Return the value of `key` by which a run is judged (see `objective.judged`); None if the
+        run has no value of `key`."""
         last = self._last(run, key) if at == "last" else None
         if last is not None:
             return last
@@ -111,8 +112,8 @@ class Tabulator:
         return _counting(merge_columns(self._attempts(run, [key])), key)
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
-        """Return the last value of `key` without parsing the whole file. None if the file is
-        cached, small or in parts, or if the end of the file does not show this value."""
+        """Return the last value of `key` without parsing the run's whole newest metrics file. None
+        if that file is cached, small or in parts, or if its end does not show the value."""
         for path in reversed(run.metrics_paths()):
             source = run.files.source(path)
             if source is None:

@@ -61,8 +61,8 @@ class Origin:
     @property
     def code(self) -> str | None:
         """A short name of the code: the commit, and the digest of the program if there are
-        uncommitted changes. If there is no commit, or the launch did not copy the code, it is only
-        a digest. None if both are unknown."""
+        uncommitted changes. If there is no commit, or the launch did not copy the code, the name is
+        only the digest. None if the name needs the digest, and the digest is unknown."""
         program = (self.program or _text(self.get("code")) or "")[:8]
         if self.live is not None or self.commit is None:
             return program or None

@@ -17,8 +17,8 @@ _BOUND, _SHAPE = 2.25, 0.25
 _DIFFERENT = 0.03
 """The level of the test for different variances."""
 _NOISIER = 1.75
-"""If the best cell's variance is more than this many times that of the other cells, its lead
-must also be significant with its own noise."""
+"""If the best cell's variance is more than this many times that of the other cells, the best cell's
+lead must also be significant with the best cell's own noise."""
 _FEW = 4
 """With fewer repeated cells than this, each cell is judged by its own noise, as in the report."""
 _MANY = 12

@@ -226,9 +226,9 @@ class Registry(Catalog):
         self, runs: "Runs" = None, iteration: int | None = None, keys: Sequence[str] | None = None
     ) -> "pandas.DataFrame":
         """Return one row per trajectory: `run sweep root name split tags`, then
-        `tables.rollouts.COLUMNS`, then the trajectory's metrics. `iteration` -1 is each run's
-        last iteration, -2 the one before; None means all. `keys` restricts the columns of
-        numbers to these. Tokens are counted over all turns; rewards are as recorded."""
+        `tables.rollouts.COLUMNS`, then the trajectory's metrics. `iteration` -1 is each run's last
+        iteration, -2 the one before; None means all. `keys` restricts the columns of numbers to
+        these keys. Tokens are counted over all turns; rewards are as recorded."""
         from sweeper.metrics.rollout_files import COLUMNS, LABELS
         from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.sweep.run_record import RUN_KEY

@@ -45,9 +45,9 @@ class Words:
         self._latest: tuple[str, dict[Place, Transcript]] = ("", {})
 
     def of(self, rollout: Found) -> Transcript:
-        """Return the conversation of a trajectory from the transcript. If the transcript has none,
-        or if the match is uncertain and the turns have logged answers, return the messages that the
-        turns logged."""
+        """Return the conversation of a trajectory from the transcript. If the transcript has no
+        conversation for it, or if the match is uncertain and the turns have logged answers, return
+        the messages that the turns logged."""
         if self._latest[0] != rollout.file.path:
             self._latest = (rollout.file.path, self._words_of(rollout.file))
         words = self._latest[1].get(rollout.place)

@@ -195,9 +195,9 @@ class RecordedRun(ABC):
         attempts reason retired started ended wall_s root code commit launched metric value config`;
         with stages also `stage parents`, and with several backends `backend`.
 
-        `metric` is the name of the sweep's metric, and `value` is the run's value of it (see
-        `results.objective`), or None if nothing was recorded. With `values=False` no metrics file
-        is read, and both are left out.
+        `metric` is the name of the sweep's metric, and `value` is the run's value of this metric
+        (see `metrics.objective`), or None if nothing was recorded. With `values=False`, no metrics
+        file is read, and `metric` and `value` are left out.
         """
         record: dict[str, object] = {
             "id": self.id,
@@ -233,7 +233,8 @@ class RecordedRun(ABC):
         return cast("RunRecord", record)
 
     def value(self, metric: Mapping[str, str]) -> Judged | None:
-        """Return the run's value of `metric` (`name`, `goal`, `at`); None if there is none."""
+        """Return the run's value of `metric` (`name`, `goal`, `at`); None if the run recorded no
+        value."""
         name, goal = metric["name"], metric.get("goal", "minimize")
         at = metric.get("at", "last")
 
@@ -310,7 +311,8 @@ class RecordedRun(ABC):
         return ""
 
     def log_tail(self, lines: int = 20, limit: int = 65536) -> list[str]:
-        """Return the last `lines` lines of the latest log. Reads at most its last `limit` bytes."""
+        """Return the last `lines` lines of the latest log. Reads at most the last `limit` bytes of
+        the log."""
         for attempt in range(self.attempts, 0, -1):
             files = Files(self.store, self.sweep_folder.attempt(self.id, attempt))
             source = files.source(self.sweep_folder.log(self.id, attempt))

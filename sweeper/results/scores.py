@@ -23,8 +23,8 @@ _KEY = re.compile(r"(?:.*/)?eval/(.+)/score")
 _ITEMS = ("num_items", "num_examples")
 _PARENT = "parent_path"
 _OF_EVAL = "items"
-"""The name in the checkpoint records of the recipe `eval`, which saves no weights. Their key
-`_PARENT` has the address of the evaluated weights."""
+"""The name in the checkpoint records of the recipe `eval`, which saves no weights. In these
+records, the key `_PARENT` has the address of the evaluated weights."""
 
 
 class Score(NamedTuple):
@@ -42,8 +42,8 @@ class Score(NamedTuple):
 
     @property
     def place(self) -> tuple[int, float, str]:
-        """The sort key of the checkpoint: first the base model, then checkpoints with a known
-        step (by step), then all others (by name)."""
+        """The sort key of the checkpoint: first the base model, then checkpoints with a known step
+        (by step), then checkpoints without a known step (by name)."""
         if self.step is not None:
             return 1, self.step, self.checkpoint
         return (0 if self.checkpoint == BASE else 2), 0.0, self.checkpoint
@@ -63,7 +63,7 @@ SCORE_COLUMNS = (*RUN_KEY, *Score._fields)
 
 
 def suite_of(key: str) -> str | None:
-    """Return the suite of a metric that is a score, else None."""
+    """Return the suite of a metric that is a score; None for other metrics."""
     match = _KEY.fullmatch(key)
     return None if match is None else match[1]
 
@@ -157,7 +157,8 @@ def _stored(
 
 
 def _evaluations(paths: Collection[str]) -> dict[str, list[str]]:
-    """Return the folders of evaluations, with the names of the suites that have results there."""
+    """Return the folders of evaluations, with the names of the suites that have results in each
+    folder."""
     folders: dict[str, list[str]] = {}
     for path in sorted(paths):
         folder, _, name = path.rpartition("/")

@@ -179,7 +179,7 @@ def _observations(sweep: "Sweep") -> Observations:
 
 def check_service(sweep: "Sweep") -> None:
     """Report an error if `service.json`, the record of the last launch, is damaged, since the
-    status does not show that. Other errors are ignored."""
+    status does not show that. If the file is missing or cannot be read, nothing is reported."""
 
     try:
         sweep.folder.read_service()

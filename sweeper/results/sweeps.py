@@ -37,8 +37,8 @@ class Sweep:
     The plan and the states are read once, when the object is made (one file and one listing).
     Results are read on demand, or taken from the cache `memory`. Runs that have events but are not
     in the plan are left out. `on_error` is called with errors about unreadable files if other data
-    can be shown; without it, the errors are raised. Raises `NotFound` if the sweep does not exist,
-    `StoreError` if its plan is damaged.
+    can be shown; without `on_error`, the errors are raised. Raises `NotFound` if the sweep does not
+    exist, `StoreError` if its plan is damaged.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class SweepRun(RecordedRun):
     ) -> tuple[str | None, str | None, str | None]:
         """Return the id of an attempt's launch, the digest of the attempt's program if the launch
         did not copy the code, and the time when the attempt was opened (None: unknown). `outcome`
-        is the body of one of its events."""
+        is the body of one of the attempt's events."""
         happened = self._sweep.events.get(self.id, ())
         for event in (Event.CLAIMED, Event.INTENT):
             if outcome.launch is not None or (attempt, event) not in happened:

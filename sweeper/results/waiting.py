@@ -67,7 +67,7 @@ class Live(Generic[T]):
         return state
 
     def run(self, timeout: float = math.inf) -> T:
-        """Poll until the end, or for `timeout` seconds. Return the last result."""
+        """Poll until `ended` is true, or for `timeout` seconds. Return the last result."""
         deadline = time.monotonic() + timeout
         state = self.poll()
         while not self.ended and (remaining := deadline - time.monotonic()) > 0:

@@ -170,8 +170,8 @@ def check_keys(
 
 
 def keyed(record: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of a run by the keys that conditions may use. These are the keys of its
-    configuration and of its record."""
+    """Return the values of a run by the keys that conditions may use. These are the keys of the
+    run's configuration and of `record`."""
     config = table_of(record["config"])
     config = {**config, **dict(dotted(config))}  # as `show` prints the key
     fields = {key: value for key, value in record.items() if key != "config"}

@@ -334,9 +334,9 @@ def last_number(data: bytes, key: str) -> Point | None:
 
 
 def _lacks(after: Sequence[Row], before: Sequence[Row], key: str) -> bool:
-    """Return whether the rows `after` the last number should probably have a number too.
-    `before` are the rows before that number, the nearest first. They show how many rows usually
-    lie between two numbers (`are_missing`)."""
+    """Return whether the rows `after` the last number should probably have a number too. `before`
+    are the rows before that number, the nearest first. The rows in `before` show how many rows
+    usually lie between two numbers (`are_missing`)."""
     numbered = [as_number(row.get(key)) is not None for row in before]
     gap = numbered.index(True) if any(numbered) else len(numbered)
     return are_missing(len(after), gap, named=any(key in row for row in after))

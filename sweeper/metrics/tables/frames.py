@@ -105,8 +105,8 @@ def _index(names: Sequence[str]) -> "pandas.Index[str]":
 
 
 def _made(make: Callable[..., T], values: Sequence[object]) -> T:
-    """Make a pandas object of values. It holds plain objects if a string has a lone surrogate,
-    which pandas' strings reject."""
+    """Make a pandas object of values. The pandas object holds plain Python objects if a string has
+    a lone surrogate, which pandas' strings reject."""
     try:
         return make(values)
     except UnicodeEncodeError:

@@ -27,10 +27,10 @@ _PROCESSES = 4
 
 
 class _CachedState(NamedTuple):
-    """The state of a file when its columns were cached. `fleeting` means that its stamp was too new
-    to be reliable. The first `rows` rows, which end at byte `offset`, need not be parsed again.
-    `checksum` is the checksum of their bytes, or None if bytes are not compared. `pieces` are the
-    objects of a file on a remote store."""
+    """The state of a file when its columns were cached. `fleeting` means that the file's stamp was
+    too new to be reliable. The first `rows` rows, which end at byte `offset`, need not be parsed
+    again. `checksum` is the checksum of their bytes, or None if bytes are not compared. `pieces`
+    are the objects of a file on a remote store."""
 
     stamp: Stamp
     fleeting: bool
@@ -53,9 +53,9 @@ class Reader:
 
     def fill(self, wanted: Iterable[tuple[Files, str]], share: int = _SHARE) -> None:
         """Start processes that read and cache the last of many local files, while this process
-        reads the first. `share` is the number of bytes that justifies a process. `columns` waits
-        for the process that reads the requested file, and reads the file in this process if it was
-        not cached."""
+        reads the first files. `share` is the number of bytes that justifies a process. `columns`
+        waits for the process that reads the requested file, and reads the file in this process if
+        it was not cached."""
         sizes: list[tuple[Files, str, int]] = []
         for files, path in wanted:
             source, cache = files.source(path), self.cache(files)

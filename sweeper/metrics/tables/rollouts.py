@@ -1,5 +1,5 @@
 """Reads rollout summaries as columns. The rows of a run's first files, by iteration, are cached
-together. They are valid while these files are unchanged."""
+together. Cached rows are valid while these files are unchanged."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
