@@ -127,7 +127,7 @@ def retract(store: Store, entry: Entry) -> None:
 
 def entries(store: Store) -> list[Entry]:
     """Return all recorded launches, oldest first. Raises `StoreError`, also for a damaged entry,
-    because then nobody knows how much of the allowance is left."""
+    because it is then unknown how much of the allowance is left."""
     recorded: list[Entry] = []
     for path in sorted(store.names(_FOLDER)):
 

@@ -55,15 +55,15 @@ class Text(NamedTuple):
 
 
 class Ours(str):
-    """A sentence by sweeper itself in an answer. It contains no text of others, so it gets no
-    tags."""
+    """A sentence by sweeper itself in an answer. Such a sentence contains no untrusted text, so it
+    gets no tags."""
 
     __slots__ = ()
 
 
 class Marker:
     """Encloses untrusted text in tags. The tag's name is random, so the text cannot contain the
-    closing tag. The marked texts of an answer are cut so that they have at most about `_WHOLE`
+    closing tag. The enclosed texts of an answer are cut so that they have at most about `_WHOLE`
     characters in total."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Marker:
 
     @property
     def used(self) -> bool:
-        """Whether any text was marked."""
+        """Whether any text was enclosed."""
         return self._left < _WHOLE
 
     def mark(self, text: str, longest: int = _LONGEST) -> str:

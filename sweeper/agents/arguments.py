@@ -45,7 +45,7 @@ Amount = Annotated[
 
 
 class Arguments(ArgModelBase):
-    """The base class for the arguments of a tool that has many. The agent passes separate
+    """The base class for the arguments of a tool with many arguments. The agent passes separate
     arguments, and the tool's function gets them as one object, `request`."""
 
     def model_dump_one_level(self) -> dict[str, object]:

@@ -28,7 +28,8 @@ agent."""
 
 class GridPreview(NamedTuple):
     """A grid, compared with what has already run. `reused` has the runs that have succeeded in
-    other sweeps ({id: entry}). `launch` is the preview of a launch of all other runs."""
+    other sweeps ({id: entry}). `launch` is the preview of a launch of the runs that are not in
+    `reused`."""
 
     launch: LaunchPreview
     reused: Mapping[str, Recorded]

@@ -99,8 +99,8 @@ def _weights(arguments: Namespace) -> _Weights:
 
 
 def _run(arguments: Namespace, weights: _Weights, **more: object) -> int:
-    """Run the sampling process in this terminal. Then print the cost of the sampled and read
-    tokens."""
+    """Run the sampling process in this terminal. Then print the cost of the tokens that were read
+    and sampled."""
     with tempfile.TemporaryDirectory(prefix="sweeper-chat-") as folder:
         usage_file = os.path.join(folder, "usage.json")
         options = weights.options | more

@@ -24,8 +24,8 @@ from sweeper.terminal import print_json, print_table, say, setting
 T = TypeVar("T")
 
 CHECKPOINT, SUITE = "checkpoint", "suite"
-"""Keys of `--by` that select the table of scores. If a run has a setting `suite`, this key means
-the setting."""
+"""Keys of `--by` that select the table of scores. If a run has a setting `suite`, the key `suite`
+means this setting."""
 
 _Values = tuple[object, ...]
 

@@ -22,8 +22,8 @@ exit codes: 0 done, 1 a bug in sweeper, 2 usage or a bad grid, 3 some runs faile
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Parse a command line. Optional and repeatable positional arguments may follow options, as
-    in `launch grid.yaml --wait max_steps=5`. argparse does not support this in subcommands."""
+    """Parse a command line. Optional and repeatable positional arguments may follow options, as in
+    `launch grid.yaml --wait max_steps=5`. argparse does not support this order in subcommands."""
     command = None
     if words[:1] == ["run"] and "--" in words:
         # argparse would take words of the user's command as options.

@@ -386,8 +386,9 @@ def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Names
 def show_against(
     registry: Registry, run: RecordedRun, other: RecordedRun, arguments: Namespace
 ) -> int:
-    """Print the items that `run` solves (all answers are right) and `other` fails (all answers
-    are wrong), with one answer of each run. Items are the same if task and item are equal."""
+    """Print the items that `run` solves (all answers are right) and `other` fails (all answers are
+    wrong), with one answer of each run. Two items are the same if their `task` and `item` are
+    equal."""
     solved, failed = (_by_item(registry, each, arguments) for each in (run, other))
     pairs = [
         (solution[0], failure[0])

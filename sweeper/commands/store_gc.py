@@ -121,8 +121,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _caches(before: float) -> Iterator[Waste]:
-    """Yield caches that were not used since `before`. If a root is missing, its cache is kept as
-    long as any other, since the root's disk may just be unmounted at the moment."""
+    """Yield caches that were not used since `before`. The cache of a missing root is not removed
+    earlier than any other cache, since the root's disk may just be unmounted."""
     for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
@@ -269,8 +269,8 @@ def _of_each(
 
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:
-    """For a run that has ended, yield the parts of each file that a remote store also has
-    completely. (The process that should have removed these parts was killed.)"""
+    """For an ended run on a remote store, yield the parts of each file that the store also has as a
+    whole. (The process that should have removed these parts was killed.)"""
     if not run.store.is_remote or run.state not in _OVER:
         return
     for folder in run.folders():

@@ -92,7 +92,8 @@ def _made_of(record: Row, form: str) -> str:
 
 def _is_made(target: str, made_of: str) -> bool:
     """Return whether an earlier command, such as one whose push failed, has completed the folder
-    `target`. This is so if its model card, which is written last, contains the line `made_of`."""
+    `target`. The folder is complete if its model card, which is written last, contains the line
+    `made_of`."""
     try:
         with open(os.path.join(target, _CARD), encoding="utf-8") as file:
             return made_of in file.read().splitlines()

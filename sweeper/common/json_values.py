@@ -32,7 +32,7 @@ def decode(data: bytes) -> object:
 
 
 def is_deep(data: bytes) -> bool:
-    """Return whether JSON may be nested too deeply. This counts brackets, including brackets in
+    """Return whether JSON may be nested too deeply. The test counts brackets, including brackets in
     strings."""
     if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
         return False

@@ -56,7 +56,7 @@ def wrong(node: Node, where: str, expected: str, problems: Problems) -> None:
 
 
 def unread(node: Node, where: str, problems: Problems) -> Node:
-    """Return the node itself, as the reader of a `Shape` whose value is read later."""
+    """Return the node itself. This is the reader of a `Shape` whose value is read later."""
     del where, problems
     return node
 
@@ -67,8 +67,9 @@ def whole(pattern: str) -> str:
 
 
 class Text:
-    """A nonempty string that matches `pattern`. `rule` is the message for a string that does not;
-    `{}` in it stands for the string. With `numbers`, an integer is read as its digits."""
+    """A nonempty string that matches `pattern`. `rule` is the message for a string that does not
+    match; `{}` in the message stands for the string. With `numbers`, an integer is read as its
+    digits."""
 
     def __init__(self, pattern: str = "", rule: str = "", *, numbers: bool = False) -> None:
         self._pattern, self._rule, self._numbers = pattern, rule, numbers
@@ -370,8 +371,8 @@ class Amounts:
 
 
 class Shape:
-    """A value with its own reader. Its JSON Schema may be a function, so that it is made only when
-    it is needed."""
+    """A value with its own reader. Its JSON Schema may be a function, so that the schema is made
+    only when it is needed."""
 
     def __init__(
         self,

@@ -82,5 +82,6 @@ def over(
     given: Mapping[str, object],
     merge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object]] = _over,
 ) -> T:
-    """Return `options` with the values of `given`, which are in a plan's form. Raises `Damaged`."""
+    """Return `options` with the values of `given`, which are written as in a plan. Raises
+    `Damaged`."""
     return codec.read(type(options), merge(codec.written(options), given), "launch")

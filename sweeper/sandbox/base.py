@@ -10,7 +10,8 @@ used too much memory; or it created too many files. Empty if it has an exit code
 
 
 class Died(Exception):
-    """The environment has ended or does not answer. This must not count against the model."""
+    """The environment has ended or does not answer. Such an end must not count against the
+    model."""
 
 
 class NotThere(Exception):

@@ -31,7 +31,8 @@ class Watched:
         self._most_files, self._just_ended = limits.files, False
 
     def why(self) -> Ended:
-        """Return the limit that the processes exceeded when they were last ended, and clear it."""
+        """Return the limit that the processes have exceeded since the last call, or "" if they
+        exceeded none."""
         reason, self._ended = self._ended, ""
         return reason
 

@@ -73,8 +73,8 @@ class _Place(Protocol):
 
 
 class Harbor:
-    """An environment of harbor. `which` is one of its types, or an import path. See
-    `Environment`."""
+    """An environment of harbor. Its type is one of harbor's types, or the import path of a class.
+    See `Environment`."""
 
     root = ""
     built = True

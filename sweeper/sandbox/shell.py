@@ -24,7 +24,8 @@ _PATIENCE = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0)
 _START_SECONDS = 30.0
 _CHECKS, _CHECKS_IN_SESSION = 100, 10
 """Number of checks, 10 ms apart, whether killed processes are gone. In a session (without a
-namespace) there are fewer, since the machine's first process may reap them slowly or never."""
+namespace) there are fewer checks, since the machine's first process may reap killed processes
+slowly or never."""
 
 _LOOP = r"""
 while IFS= read -r -d '' n && IFS= read -r -d '' k && IFS= read -r -d '' c; do
@@ -97,9 +98,9 @@ _turn = itertools.count()
 
 
 def on_cpus(cpus: int | None) -> list[str]:
-    """Return the words before a command that confine it to `cpus` of this process's CPUs; empty if
-    it may use them all. Each environment gets the next CPUs in turn. A program can still choose
-    other CPUs."""
+    """Return the words to put before a command, which confine the command to `cpus` of this
+    process's CPUs; empty if the command may use all of them. Each environment gets the next CPUs in
+    turn. A program can still choose other CPUs."""
     available = sorted(os.sched_getaffinity(0))
     if cpus is None or cpus >= len(available):
         return []
@@ -136,9 +137,9 @@ class Output:
 
 
 class Shell:
-    """The controller of a new environment's supervisor, the child `process`. `end_all` signals
-    the supervisor to end all other processes. `why` returns the limit that they exceeded, if
-    they were ended for that. `root` is the prefix of the environment's paths."""
+    """The controller of a new environment's supervisor, the child `process`. `end_all` signals the
+    supervisor to end all other processes. `why` returns the limit that these processes exceeded, if
+    they were ended for this reason. `root` is the prefix of the environment's paths."""
 
     def __init__(
         self,
@@ -260,7 +261,7 @@ class Shell:
 
     def _find_word(self, ends: list[str], output: Output) -> tuple[str, int] | None:
         """Look for one of the words `ends` in the data read so far. Return the word and its exit
-        code, or None. Move the data before it to `output`."""
+        code, or None. Move the data before the word to `output`."""
         for word in ends:
             mark = b"\0" + word.encode() + b" "
             at = self._read.find(mark)

@@ -1,1 +1,1 @@
-"""A place for files: a local folder, or a remote store that fsspec can reach."""
+"""Stores of files: local folders, and remote stores that fsspec can reach."""

@@ -23,9 +23,9 @@ class Entry(NamedTuple):
 
 
 class Store(Protocol):
-    """A place for files. Paths are relative and use `/`.
+    """A store of files. Paths are relative to the store's root and use `/`.
 
-    All methods raise `StoreError` if the place does not answer or refuses.
+    All methods raise `StoreError` if the store does not answer or refuses a request.
     """
 
     root: str
@@ -101,7 +101,7 @@ class FarStore(Store, Protocol):
     """A remote store. Single requests are slow, so `read_many` reads many files in parallel."""
 
     def children(self) -> Iterator[Entry]:
-        """Return the files directly in the root, and its folders, whose paths end with `/`."""
+        """Return the files and folders directly in the root. The paths of folders end with `/`."""
         ...
 
     def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:

@@ -112,7 +112,8 @@ def strict(value: object) -> object:
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """Format a time (`seconds` since 1970, by default now) in UTC, in the form of all documents."""
+    """Format a time (`seconds` since 1970, by default now) in UTC, in the format that all documents
+    use."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 

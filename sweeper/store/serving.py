@@ -100,7 +100,7 @@ _REOPEN_SECONDS = 5.0
 
 
 def _store(root: str) -> Any:
-    """Return the store. The first request opens it, and gets the error if that fails."""
+    """Return the store. The first request opens the store, and gets the error if opening fails."""
     from sweeper.store.opening import open_store
 
     with _opening:

@@ -40,7 +40,7 @@ class _NotSent(ConnectionError):
 
 
 def open_shared(root: str) -> Store:
-    """Return the store at `root`, through the shared process if it is remote and that is possible.
+    """Return the store at `root`. A remote store is reached through the shared process if possible.
     Raises `StoreError`."""
     daemon = _daemon(root)
     return open_store(root) if daemon is None else SharedStore(root, daemon)
@@ -72,8 +72,8 @@ def _daemon(root: str) -> Daemon | None:
 
 def _settings() -> Iterator[object]:
     """Yield the path, modification time and size of each configuration file of the stores' clients.
-    A shared process is used only by clients for which these values are the same. So a new process
-    is started after a file has changed."""
+    Two clients use the same shared process only if they see the same values. So a new process is
+    started after a file has changed."""
     for path in map(os.path.expanduser, _SETTINGS):
         with suppress(OSError):
             status = os.stat(path)

@@ -160,7 +160,7 @@ class Snapshot:
         return {entry.path: entry for entry in listing}
 
     def _list_each(self) -> dict[str, Entry]:
-        """List the whole root: sweep by sweep, or at once if there are more than `AT_ONCE`
+        """List the whole root: folder by folder, or in one listing if there are more than `AT_ONCE`
         folders."""
         children = [*self._store.children()]
         tops = [child.path[:-1] for child in children if child.path.endswith("/")]

@@ -318,8 +318,8 @@ class SweepFolder:
 
     def read_request(self, name: str, read: "Callable[[object, str], T]") -> "T | None":
         """Read a user's request to the launcher. `read` converts the document. Return None if there
-        is no request, or if the request cannot be read, because a damaged request must not end a
-        launcher. Raises `StoreError`."""
+        is no request, or if the request is damaged, because a damaged request must not end a
+        launcher. Raises `StoreError` if the store does not answer."""
         from sweeper.store.documents import read_as
 
         path = self.request(name)

@@ -83,7 +83,7 @@ class Heartbeats:
         self.known: dict[Attempt, Beat] = {}
 
     def look(self, attempts: Iterable[Attempt]) -> None:
-        """Poll these attempts, and forget all others. Raises `StoreError`."""
+        """Poll these attempts, and forget all other attempts. Raises `StoreError`."""
         now, wanted = self._clock(), list(attempts)
         stamps = self._stamps(wanted)
         limit = self._most if self._top is None else None

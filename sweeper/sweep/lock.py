@@ -97,9 +97,9 @@ def is_of_lock(store: Store, path: str) -> bool:
 
 
 def _lock(folder: SweepFolder, path: str, patience: float) -> int:
-    """Lock the file at `path`, and return its descriptor. A process that deletes the sweep
-    removes the file while it holds the lock. A lock on a removed file has no effect, so this
-    then locks the new file at the path."""
+    """Lock the file at `path`, and return its descriptor. A process that deletes the sweep removes
+    the file while it holds the lock. A lock on a removed file has no effect, so the new file at the
+    path is then locked."""
     begun = time.monotonic()
     while True:
         descriptor = _open(path)

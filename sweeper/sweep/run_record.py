@@ -59,8 +59,8 @@ class SweepRecord(TypedDict):
 
 
 class AnswerRow(TypedDict):
-    """An answer to an item of an evaluation. `score` is None if the answer was not judged.
-    `step` is None if the file has no steps."""
+    """An answer to an item of an evaluation. `score` is None if the answer was not judged. `step`
+    is None if the recorded answers have no steps."""
 
     task: str
     item: str
@@ -75,7 +75,7 @@ class AnswerRow(TypedDict):
 
 
 class ItemRow(AnswerRow):
-    """An answer with the key of its run."""
+    """An answer with the columns that identify its run (`RUN_KEY`)."""
 
     run: str
     sweep: str

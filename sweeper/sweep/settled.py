@@ -1,4 +1,4 @@
-"""Decides whether a process may still write to a sweep on a remote store. If no process may, the
+"""Decides whether any process can still write to a sweep on a remote store. If no process can, the
 sweep is settled: its listing can be reused as long as the files in `GATES` do not change."""
 
 # Three kinds of processes write to a sweep:
@@ -85,9 +85,9 @@ def is_settled(paths: Iterable[str]) -> bool:
 
 
 def _is_over(attempts: dict[int, set[Event]]) -> bool:
-    """Return whether the workers of all attempts of a run have ended, and no more can start. An
-    attempt that no worker has claimed is not over, because its job may still start. The last
-    attempt is not over if it was preempted, because its backend may restart the job."""
+    """Return whether the workers of all attempts of a run have ended, and no more workers can
+    start. An attempt that no worker has claimed is not over, because its job may still start. The
+    last attempt is not over if it was preempted, because its backend may restart the job."""
     last = max(attempts)
     return all(
         Event.CLAIMED in events

@@ -18,7 +18,7 @@ PARENT = "from"
 """The name for the first parent in references, whatever the parent's stage is called."""
 
 LATE = ("checkpoint.state", "checkpoint.sampler", "log_path")
-"""Values of a parent that are known only after it has ended."""
+"""Values of a parent that are known only after the parent has ended."""
 
 _REFERENCE = r"\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}"
 """A reference to a stage in a configuration: `${sft.checkpoint.state}`."""
@@ -42,8 +42,8 @@ class Take(NamedTuple):
 
     @property
     def many(self) -> bool:
-        """Whether several runs may be taken. Their names are then part of their children's
-        names."""
+        """Whether several runs may be taken. The names of the taken runs are then part of their
+        children's names."""
         return self.how in ("best-cell", "each", "top")
 
     @property

@@ -30,9 +30,10 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """Return two dicts: from run id to wait, for open runs whose parents have not all succeeded or
-    that are in `lacking`; and from stage to wait, for unknown runs of stages. `lacking` has waits
-    that are already known, by run id or by the key of a choice."""
+    """Return two dicts. The first maps run ids to waits: it has the open runs in `lacking`, and the
+    open runs whose parents have not all succeeded. The second maps each stage with unknown runs to
+    the wait of these runs. `lacking` has waits that are already known, by run id or by the key of a
+    choice."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # Parents come before their children.
@@ -92,8 +93,8 @@ def _choosing(
 ) -> Wait:
     """Return the wait of a choice. A choice waits until all candidates have ended. A cancelled
     candidate blocks the choice, because a user who cancels runs does not want the sweep to
-    continue. A failed candidate blocks it if the metric's `failed` is `bound`. The choice also
-    waits in vain if all candidates have ended and none has succeeded."""
+    continue. A failed candidate blocks the choice if the metric's `failed` is `bound`. The choice
+    also waits in vain if all candidates have ended and none has succeeded."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     words = choice.take.words
     for fault, singular, several in _FAULTS:

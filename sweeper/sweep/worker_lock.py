@@ -1,5 +1,5 @@
-"""A kernel lock that a worker holds on its `job.json`. It shows other processes that the worker
-is alive, across paths, mounts, users and process namespaces. Workers load this module, so it
+"""A kernel lock that a worker holds on its `job.json`. The lock shows other processes that the
+worker is alive, across paths, mounts, users and process namespaces. Workers load this module, so it
 imports little."""
 
 import fcntl
@@ -12,9 +12,9 @@ _PAUSE = 0.05
 
 
 def hold(path: str) -> None:
-    """Lock the file at `path` until this process ends. If it cannot be locked, do nothing. Several
-    workers of the same job share the lock. Programs that this process executes, and child processes
-    that close its descriptors, do not hold it."""
+    """Lock the file at `path` until this process ends. If the file cannot be locked, do nothing.
+    Several workers of the same job share the lock. Programs that this process executes, and child
+    processes that close its descriptors, do not hold the lock."""
     try:
         # The file may be a pipe. The descriptor stays open, since closing it releases the lock.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -1,5 +1,4 @@
-"""Sends episodes as traces to an OpenTelemetry collector, while a run trains or after it was
-recorded."""
+"""Sends episodes as traces to an OpenTelemetry collector, while a run trains or afterwards."""
 
 from sweeper.telemetry.live import Telemetry, check_collector
 

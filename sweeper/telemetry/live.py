@@ -1,5 +1,5 @@
-"""Sends the episodes of a run to an OpenTelemetry collector while it trains, as traces that are
-labelled with sweep, run and step. `sweeper rollouts --otlp` can send the same traces later."""
+"""Sends the episodes of a run to an OpenTelemetry collector while the run trains, as traces that
+are labelled with sweep, run and step. `sweeper rollouts --otlp` can send the same traces later."""
 
 import atexit
 import json

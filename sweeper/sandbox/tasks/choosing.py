@@ -94,8 +94,8 @@ class _Source(NamedTuple):
 
 
 def _in_dataset(path: str, dataset: str, registry: str | None) -> list[str]:
-    """Return the folders of a dataset's tasks. Raises `UsageError` if the checkout does not
-    match."""
+    """Return the folders of a dataset's tasks. Raises `UsageError` if the checkout does not match
+    the registry."""
     file = registry or os.path.join(path, "registry.json")
     row = _row(file, dataset)
     sources = _harbor_sources(row) if "tasks" in row else _older_sources(row, path)

@@ -149,7 +149,7 @@ _STRINGS = Texts(Item({}), most=1000)
 
 
 class _Several:
-    """A list of items of another kind."""
+    """A list whose items are of the kind `item`."""
 
     def __init__(self, item: Kind) -> None:
         self._item = item
@@ -313,7 +313,7 @@ TASK = Section(
 
 
 class HealthcheckTable(TypedDict, total=False):
-    """The values of `[environment.healthcheck]`, or of a step's."""
+    """The values of `[environment.healthcheck]`, or of `healthcheck` in a step."""
 
     command: str
     interval_sec: float

@@ -11,7 +11,7 @@ from sweeper.sandbox.tasks.documents import Dockerfile, Step, Task, TaskEnvironm
 
 FILE = "task.yaml"
 SCHEMA = "task.yaml"
-"""The `schema_version` of such a task."""
+"""The `schema_version` of a task in the older format."""
 _AGENT_SECONDS, _TEST_SECONDS = 360.0, 60.0
 _LARGEST = 1 << 20
 

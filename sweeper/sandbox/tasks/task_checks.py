@@ -1,5 +1,5 @@
 """Checks a folder of tasks: reads each task, and then tries it. The reference solution must earn
-the full reward, and doing nothing must not."""
+the full reward, and doing nothing must earn less."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
