@@ -421,7 +421,7 @@ class GroupTrainer(Trainer):
         return per_answer
 
     def update(self, step: int, groups: list[Group], by_token: Sequence[Any]) -> Update:
-        """Submit the passes over a batch that compute gradients, and the optimizer's steps."""
+        """Submit the gradient passes over a batch, and the optimizer's steps."""
         config = self.config
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
         pairs: list[tuple[Rollout, tinker.Datum]] = [

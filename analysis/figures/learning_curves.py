@@ -188,8 +188,8 @@ class _Pen:
         return [trace, *crosses[:_CROSSES]]
 
     def _even(self, shown: Sequence[tuple[Series, Any]]) -> list[list[float | None]]:
-        """Return, for each window, the values of all smoothed series at the positions that are
-        drawn, joined into one list."""
+        """Return one list for each smoothing window: the values of all series, smoothed with this
+        window, at the drawn positions."""
         return [
             rounded(_joined([smooth(points, window).values[at] for points, at in shown]))
             for window in self.windows

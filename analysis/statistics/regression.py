@@ -314,8 +314,8 @@ def bent(model: Fit) -> Fit:
 
 
 def one_more_knot(model: Fit, index: int) -> Fit | None:
-    """Add a knot to an axis where it explains most. Return None if the axis is not curved, or if
-    there are too few cells."""
+    """Add a knot to axis `index`, at the value where the fit improves most. Return None if the axis
+    is not curved, or if there are too few cells."""
     column = model.columns[index]
     if not (column.numeric and column.curved) or 2 * (model.design.shape[1] + 1) > len(model.y):
         return None

@@ -45,8 +45,8 @@ def _add_start(verb: ArgumentParser) -> None:
         "--agent",
         default="claude",
         metavar="COMMAND",
-        help=f"{', '.join(CLIS)}, or a command, in which {{model}}, {{prompt}} and {{mcp}} are "
-        "replaced, and which gets the prompt on standard input (claude)",
+        help=f"{', '.join(CLIS)}, or a command (default: claude). A command gets the prompt on "
+        "standard input, and {model}, {prompt} and {mcp} are replaced in it",
     )
     agent.add_argument(
         "--name", help="the agent's name in the store (default: the prompt's name and the time)"

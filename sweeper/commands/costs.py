@@ -236,7 +236,7 @@ def _add_prices(verb: ArgumentParser) -> None:
         "--refresh",
         metavar="FILE|URL",
         help="use this table from now on, in the format of Tinker's models.json; newer prices in "
-        "the package take precedence",
+        "sweeper take precedence",
     )
     shared.flag(table, "--reset", "use the package's own table again")
 

@@ -51,8 +51,8 @@ class Place(NamedTuple):
 
 class Checkpoint(NamedTuple):
     """The contents of a checkpoint. `moments` is None for weights without an optimizer.
-    `run_metadata` and `user_metadata` are the metadata that the client gave to the training run
-    and to the checkpoint."""
+    `run_metadata` is the metadata that the client gave to the training run, `user_metadata` that
+    of the checkpoint."""
 
     base: str
     config: LoraConfig

@@ -114,7 +114,8 @@ class Records:
         length = len(sequence.tokens) if span.sampled else sequence.prompt
         if min(span.offset, span.length) < 0 or span.offset + span.length > length:
             raise RequestError(
-                f"{where}: a span covers {span.offset} to {span.offset + span.length}, but "
-                f"{span.sequence} has {length} {'sampled' if span.sampled else 'prompt'} tokens"
+                f"{where}: a span covers tokens {span.offset} to {span.offset + span.length}, but "
+                f"the sequence {span.sequence} has {length} "
+                f"{'sampled' if span.sampled else 'prompt'} tokens"
             )
         return sequence

@@ -82,7 +82,7 @@ def _check(node: ast.expr, text: str, keys: dict[str, None]) -> int:
 
 
 def _parts(node: ast.expr, text: str) -> list[ast.expr]:
-    """Return the operands of a part. Raises `Uncomputable` for a part that is not arithmetic."""
+    """Return the operands of a node. Raises `Uncomputable` if the node is not arithmetic."""
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         return [node.left, node.right]
     if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:

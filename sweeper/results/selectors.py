@@ -143,8 +143,8 @@ def _canonical(text: str) -> str:
 
 
 def _having(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
-    """Return the runs that have all values of the selector, by short names or keys of the
-    configuration. Empty if the selector is not a list of values."""
+    """Return the runs whose configurations have all values that the selector lists. The selector
+    names each value by its short name or its key. Return [] if it does not list values."""
     sweep, _, values = selector.rpartition("/")
     wanted = [part.partition("=") for part in values.split(",")]
     if not all(key and equal and value for key, equal, value in wanted):

@@ -378,7 +378,7 @@ def test_stable_reinforce_trains_on_what_the_sampler_recorded(service, training)
         ([sampled_datum(first, 1.0), sampled_datum(other, 1.0)], r"data\[1\]: no sequence .* was "
          "recorded in this session .* record_stability_info=True"),
         ([sampled_datum(second, 1.0, wrong)], "are not the tokens 0 to 8 of"),
-        ([sampled_datum(second, 1.0, start=3)], "a span covers 3 to 11, but "),
+        ([sampled_datum(second, 1.0, start=3)], "a span covers tokens 3 to 11, but "),
     ):  # fmt: skip
         with pytest.raises(tinker.RequestFailedError, match=message):
             training.forward_backward(data, loss).result(timeout=WAIT)

@@ -60,8 +60,11 @@ def test_sequences_belong_to_their_session_and_end_with_it(records):
     [
         ((), "needs provenance"),
         (SPANS[:1], "cover 1 of 3 target tokens"),
-        ((Span("s", 2, 1, sampled=False), SPANS[1]), "covers 2 to 3, but s has 2 prompt tokens"),
-        ((Span("s", 0, -1, sampled=True),), "a span covers 0 to -1"),
+        (
+            (Span("s", 2, 1, sampled=False), SPANS[1]),
+            "tokens 2 to 3, but the sequence s has 2 prompt tokens",
+        ),
+        ((Span("s", 0, -1, sampled=True),), "a span covers tokens 0 to -1"),
         ((SPANS[0], Span("s", 1, 2, sampled=True)), "tokens 1 to 3 are not the tokens 1 to 3 of s"),
     ],
 )

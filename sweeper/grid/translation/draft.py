@@ -106,7 +106,7 @@ class Draft:
         self.note(line, f"${name} is not set in the file; base has this machine's value")
 
     def set_variable(self, line: int, name: str, value: str) -> None:
-        """Set a variable of the runs. If it is secret, only its name is written."""
+        """Set an environment variable of the runs. If it is secret, only its name is written."""
         if is_secret_name(name):
             self._keep_secret(line, name)
             return

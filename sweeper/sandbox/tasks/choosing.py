@@ -117,7 +117,9 @@ def _row(file: str, dataset: str) -> Mapping[str, object]:
         with open(file, encoding="utf-8") as stream:
             document: object = json.load(stream)
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}: dataset={dataset} needs a registry") from None
+        raise UsageError(
+            f"{file}: {error.strerror}; this registry is needed for dataset={dataset}"
+        ) from None
     except ValueError as error:
         raise UsageError(f"{file}: not JSON: {error}") from None
     rows = [table_of(row) for row in list_of(document)]
