@@ -1,5 +1,5 @@
 """Asks a model the questions of suites, grades the answers and records them. The recipe eval uses
-it, and so do the evaluations of training runs (evaluating.py)."""
+this module, and so do the evaluations of training runs (evaluating.py)."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -164,8 +164,8 @@ class Benchmarks:
         return self._where[item.key][0]
 
     def begin(self, sampler: Any, item: Item, first: int, seeds: Sequence[int]) -> Waited:
-        """Start to play an example once for each seed, and return the pending episodes. They are
-        the samples with the numbers `first`, `first` + 1 and so on."""
+        """Start to play an example once for each seed, and return the pending episodes. These
+        episodes are the samples with the numbers `first`, `first` + 1 and so on."""
         import asyncio
 
         name, example = self._where[item.key]

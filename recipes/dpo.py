@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     import tinker
 
 Baseline = Callable[[], list[tuple[float, float]]]
-"""A function that waits for two numbers of each pair, one for the chosen and one for the
-rejected answer: their baselines or, for the result of `forward`, their log ratios."""
+"""A function that waits for two numbers of each pair, one for the chosen and one for the rejected
+answer: the baselines of the two answers or, for the result of `forward`, their log ratios."""
 
 EVEN = 1e-4
 """Two log ratios that differ by less than this (in nats) count as equal, because such a
@@ -356,8 +356,8 @@ class PreferenceTrainer(PairTrainer):
         return baselines
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Submit an evaluation. For generated problems it also measures `test/accuracy`: the
-        share of problems that greedy sampling answers correctly."""
+        """Submit an evaluation. For generated problems, the evaluation also measures
+        `test/accuracy`: the share of problems that greedy sampling answers correctly."""
         measured = super().begin_evaluation(step)
         if self.config.data is not None:
             return measured

@@ -273,8 +273,8 @@ class _Episode:
 
     def _full(self) -> bool:
         """Return whether the next answer might not fit into the context. With `summarise`, a
-        request for a summary, the summary and the margin must fit after it too. Return False
-        before the first answer."""
+        request for a summary, the summary and the margin must also fit after this answer. Return
+        False before the first answer."""
         limits = self._limits
         room = len(self._context) + limits.tokens
         if limits.summarise:
@@ -282,10 +282,10 @@ class _Episode:
         return room > limits.context and bool(self._turns)
 
     def _summed_up(self) -> bool:
-        """Let the model write a summary in an extra turn, and restart the context from the
-        summary. (Do not write a second summary right after the first.) Return whether the next
-        answer fits. Return False if no summary can be written, because summaries are disabled,
-        no turn is left, or the request for one does not fit."""
+        """Let the model write a summary in an extra turn, and restart the context from the summary.
+        (Do not write a second summary right after the first.) Return whether the next answer fits.
+        Return False if no summary can be written, because summaries are disabled, no turn is left,
+        or the request for a summary does not fit."""
         limits = self._limits
         if self._fresh:
             return len(self._context) + limits.tokens <= limits.context

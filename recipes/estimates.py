@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 from . import chat, data_files, pairs, rewards, settings, suites, tasks
 
 SOME = 128
-"""Of many conversations or pairs, at least this many and fewer than twice as many are measured.
-The others are assumed to have the same mean length."""
+"""Of many conversations or pairs, at least this many and fewer than twice as many are measured. All
+of them are assumed to have the mean length of the measured ones."""
 
 _SPECIAL = re.compile(r"(<\|im_start\|>|<\|im_end\|>)")
 _END = 1

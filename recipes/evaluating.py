@@ -89,7 +89,7 @@ class Suites:
         self, step: int, sampler: "tinker.SamplingClient", tiers: Sequence[Tier]
     ) -> dict[str, float]:
         """Ask the unanswered questions of tiers, and return the metrics. A signal does not
-        interrupt this."""
+        interrupt the evaluation."""
         items = {i.key: i for tier in tiers for i in chain.from_iterable(tier.items.values())}
         is_first = step == self._directory.start_step  # these weights may have answered before
         other_records: list[dict[str, Any]] = []

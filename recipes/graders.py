@@ -49,7 +49,7 @@ Grader = Callable[[Question, str], Grade]
 
 
 def exact(question: Question, text: str) -> Grade:
-    """Return 1.0 if the text equals the answer, else 0.0. White space around them is ignored."""
+    """Return 1.0 if the text equals the answer, else 0.0. White space around both is ignored."""
     return Grade(float(text.strip() == question.answer.strip()))
 
 

@@ -137,8 +137,8 @@ class TrialTrainer(terminal.EpisodeTrainer):
         self.folder.cleanup()
 
     def problem(self, task: Task) -> Problem:
-        """Return a problem that shows the beginning of a task's instruction. It has no prompt,
-        because the agent makes its prompts itself."""
+        """Return a problem that shows the beginning of a task's instruction. The problem has no
+        prompt, because the agent makes its prompts itself."""
         prompt = harbor_trials.prompt_of(task.steps[0].instruction)
         return Problem([{"role": "user", "content": prompt}], [], "", 0, 0, task.name)
 

@@ -34,8 +34,8 @@ class IsolatedFunction(Function):
     the score of one of them is awaited."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
-        """`function` is `path/to/file.py:name`. Raises RecipeError if it cannot be loaded, or if
-        no environment can be opened for it."""
+        """`function` is `path/to/file.py:name`. Raises RecipeError if the function cannot be
+        loaded, or if no environment can be opened for it."""
         self.function, self._seconds, self._megabytes = function, seconds, megabytes
         path, self._name = find_function(function)
         with open(path, "rb") as file:

@@ -130,8 +130,8 @@ def hold_out(read: Sequence[Pair | None], test_size: int, path: str) -> PairSpli
 def render_pairs(
     pairs: Sequence[Pair], render: Callable[[Conversation, str], chat.Example], max_length: int
 ) -> list[Rendered]:
-    """Render both answers of each pair as tokens. A pair is left out if one of them is longer than
-    `max_length`. Raises RecipeError if none is left."""
+    """Render both answers of each pair as tokens. A pair is left out if one of its answers, with
+    the question, is longer than `max_length`. Raises RecipeError if no pair is left."""
     rendered = [
         Rendered(render(pair.prompt, pair.chosen), render(pair.prompt, pair.rejected))
         for pair in pairs

@@ -29,11 +29,11 @@ def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:
 
 
 def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[float]:
-    """Return a bonus for each sampled token: the less likely it was, relative to the batch's
-    mean logprob, the larger. With this bonus added to the advantages, the gradient is that of
-    reward + coef * entropy. The entropy is the mean over tokens of -log q, where q is the
-    probability with which a token was sampled (Williams and Peng 1991, "Function optimization
-    using connectionist reinforcement learning algorithms")."""
+    """Return a bonus for each sampled token. The bonus is larger for tokens that are less likely,
+    relative to the batch's mean logprob. With this bonus added to the advantages, the gradient is
+    that of reward + coef * entropy. The entropy is the mean over tokens of -log q, where q is the
+    probability with which a token was sampled (Williams and Peng 1991, "Function optimization using
+    connectionist reinforcement learning algorithms")."""
     return [coef * (mean - logprob) for logprob in logprobs]
 
 

@@ -132,9 +132,9 @@ class FunctionReward:
         return reward
 
     def check(self, problems: list[Problem]) -> None:
-        """Call the function on the problems' right answers and on the file's own examples.
-        Raises RecipeError if a call fails, or if the score of an example differs from the
-        file's."""
+        """Call the function on the problems' right answers and on the file's own examples. Raises
+        RecipeError if a call fails, or if the score of an example differs from the one in the
+        file."""
         examples = [(p.messages[-1]["content"], p.answer, p.written) for p in problems]
         self.function.check(examples)
 

@@ -15,8 +15,8 @@ from .tasks import Conversation
 class Problem(NamedTuple):
     """A question as messages and as the tokens of a prompt, with its right answer. `end` is the
     token that ends an answer. `size` is the number of tokens of the right answer with its end.
-    `tag` is an optional name. `written` is the right answer as it stands in the data; `answer`
-    is the same after the chat template, which may have added (empty) thoughts."""
+    `tag` is an optional name. `written` is the right answer as it stands in the data; `answer` is
+    this answer as rendered by the chat template, which may have added (empty) thoughts."""
 
     messages: Conversation
     prompt: list[int]
@@ -180,9 +180,9 @@ def share_right(answer: str, text: str, ended: bool) -> float:
 
 
 def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
-    """Return metrics of all episodes, `env/all/...`: means, totals, and the shares of three
-    kinds of groups. A group is mixed if its rewards differ. If they are equal, it is all good
-    (at least 0.5) or all bad."""
+    """Return metrics of all episodes, `env/all/...`: means, totals, and the shares of three kinds
+    of groups. A group is mixed if its rewards differ. If its rewards are equal, a group is all good
+    (rewards of at least 0.5) or all bad."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     count = len(rollouts)
     sampled = sum(len(rollout.tokens) for rollout in rollouts)

@@ -1,5 +1,5 @@
 """Calls a user function, such as `score(question: str, response: str, answer: str) -> float`, in a
-separate process with limits. This does not stop a malicious function (isolated.py does)."""
+separate process with limits. The limits do not stop a malicious function (isolated.py does)."""
 
 import ast
 import json
@@ -118,7 +118,8 @@ class Sandbox(Function):
     call starts a new process."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
-        """`function` is `path/to/file.py:name`. Raises RecipeError if it cannot be loaded."""
+        """`function` is `path/to/file.py:name`. Raises RecipeError if the function cannot be
+        loaded."""
         self.function, self._seconds, self._megabytes = function, seconds, megabytes
         self._path, self._name = find_function(function)
         self._child: _Child | None = None

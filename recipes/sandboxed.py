@@ -66,12 +66,12 @@ def error_text(error: BaseException, path: str) -> str:
 
 class TooLong(BaseException):
     """Raised if a call exceeds its time. It is not an `Exception`, because user code may catch
-    those."""
+    every `Exception`."""
 
 
 def limit_time(seconds: float) -> Callable[[Any], Any]:
-    """Return a decorator that limits the time of a function's calls. A longer call raises
-    TooLong. If the function catches it and runs for another second, the process ends."""
+    """Return a decorator that limits the time of a function's calls. A longer call raises TooLong.
+    If the function catches TooLong and runs for another second, the process ends."""
     fired = [0]
 
     def ring(*_: Any) -> None:

@@ -222,9 +222,9 @@ def run_program(main: Callable[[C], object], config: type[C]) -> NoReturn:
     """Call `main` with the command line's options, and end the process with the exit code and the
     messages that Python would give.
 
-    It skips Python's own teardown, during which compiled parts of the SDK and its dependencies
-    sometimes abort the process (once in 123 runs on a busy machine). A finished run would then
-    count as failed, and a failed run would lose its error message.
+    Python's own teardown is skipped, because compiled parts of the SDK and its dependencies
+    sometimes abort the process during the teardown (once in 123 runs on a busy machine). A finished
+    run would then count as failed, and a failed run would lose its error message.
     """
     code = 0
     try:

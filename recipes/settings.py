@@ -348,8 +348,8 @@ def check_settings(config: Settings) -> None:
 
 
 def without_order(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a session without the settings of `ByOrder`, which its recipe does not
-    have."""
+    """Return the values of a session without the settings of `ByOrder`, which the session's recipe
+    does not have."""
     return {key: value for key, value in values.items() if key not in chz.chz_fields(ByOrder)}
 
 

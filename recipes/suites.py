@@ -29,8 +29,8 @@ NAMED: Mapping[str, tuple[tuple[str, int], ...]] = {
 
 
 class Item(NamedTuple):
-    """A question. `key` is a hash of its content, `grader` is None if it is not graded, and
-    `others` are further suites that contain it."""
+    """A question. `key` is a hash of its content, `grader` is None if the question is not graded.
+    `others` are further suites that contain the question."""
 
     key: str
     suite: str

@@ -153,8 +153,8 @@ def hold_out(rows: Sequence[T], test_size: int, path: str, noun: str) -> tuple[l
 
 
 def batch_indices(step: int, batch_size: int, count: int, seed: int) -> list[int]:
-    """Return the indices of the examples, out of `count`, that a step trains on. It is a pure
-    function.
+    """Return the indices of the examples, out of `count`, that a step trains on. The function is
+    pure.
 
     The data are an endless stream of epochs, each in its own order, cut into batches; so a resumed
     run sees the same examples as one that was not stopped.

@@ -236,7 +236,8 @@ class EpisodeTrainer(rl.GroupTrainer):
         self.limits = sandbox.Limits(config.memory_mb, config.storage_mb, cpus=config.cpus)
 
     def problem(self, task: Task) -> Problem:
-        """Return the prompt of a task. Raises RecipeError if it does not fit the context."""
+        """Return the prompt of a task. Raises RecipeError if the prompt does not fit the
+        context."""
         text = episodes.instruction(self.config.agent, task.steps[0])
         messages = [{"role": "user", "content": text}]
         prompt, end = chat.render_prompt(self.tokenizer, messages)
@@ -283,8 +284,8 @@ class EpisodeTrainer(rl.GroupTrainer):
         sampler: "tinker.SamplingClient",
         size: int,
     ) -> Callable[[], list[Group]]:
-        """Start `size` episodes of each task in `indices`. The returned function waits for them.
-        It raises RecipeError if all were given up."""
+        """Start `size` episodes of each task in `indices`. The returned function waits for the
+        episodes. It raises RecipeError if all episodes were given up."""
         begun: list[tuple[Problem, list[Future[Ended]]]] = []
         problems = self.questions if split == "train" else self.held_out
         for group, index in enumerate(indices):
@@ -465,7 +466,7 @@ class EpisodeTrainer(rl.GroupTrainer):
 
 
 def _split_of(name: str) -> str:
-    """Return the split that a prefix of file names stands for: "train" if it is empty, else
+    """Return the split that a prefix of file names stands for: "train" if the prefix is empty, else
     "test"."""
     return "test" if name else "train"
 

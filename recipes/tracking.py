@@ -1,5 +1,5 @@
 """Logs a run's metrics to Weights & Biases too, if a project is given, and to the trackers in
-$SWEEPER_TRACK. They may slow a run down but never end it. A resumed run resumes its W&B run."""
+$SWEEPER_TRACK. Trackers may slow a run down but never end it. A resumed run resumes its W&B run."""
 
 import os
 import sys

@@ -306,8 +306,8 @@ def open_training(
 
 class Stopwatch:
     """Measures the seconds that a recipe waits for each kind of work. Requests are pipelined, so
-    these are the seconds in which the recipe can do nothing else, not the seconds that the
-    service works. A span inside another span is not counted: the sampling of an evaluation
+    only the seconds in which the recipe can do nothing else are measured, not all seconds in which
+    the service works. A span inside another span is not counted: the sampling of an evaluation
     belongs to the evaluation."""
 
     def __init__(self) -> None:
