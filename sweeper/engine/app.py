@@ -301,7 +301,8 @@ class _Api:
 
     def _reject_with(self, request: Request, start: bytes, message: str, status: int) -> Response:
         """Reject a request whose body begins with `start`. If the body has a sequence number (in
-        JSON or protobuf), release the number: otherwise later requests would wait for it."""
+        JSON or protobuf), release the number: otherwise later requests would wait for that
+        number."""
         self._service.refuse((json_head if _is_json(request) else protobuf_head)(start), message)
         return _json({"detail": message}, status)
 

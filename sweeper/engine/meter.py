@@ -143,7 +143,7 @@ class Meter:
         self, begin: float, end: float
     ) -> tuple[dict[Billed, int], dict[str, dict[str, object] | None]]:
         """Return the billed tokens of the hours that begin at or after `begin` and before `end`,
-        and the metadata of their sessions."""
+        and the metadata of the sessions."""
         with self._lock:
             billed = {key: n for key, n in self._billed.items() if begin <= key.hour < end}
             return billed, {key.session: self._about.get(key.session) for key in billed}

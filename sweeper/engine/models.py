@@ -245,7 +245,7 @@ class Models:
 
 
 def load_models(home: str, models: Mapping[str, str], aliases: Mapping[str, str]) -> Models:
-    """Load an engine's models, and put their tokenizers into the hub cache (`hub`). Raises
+    """Load an engine's models, and put the models' tokenizers into the hub cache (`hub`). Raises
     `EngineError`."""
     try:
         offered = Models(paths.models(home), models, aliases)

@@ -248,8 +248,8 @@ def log_softmax(scores: Floats) -> Floats:
 
 
 class HeadTape(NamedTuple):
-    """The values that the gradient of the logprobs needs: the used rows before and after the
-    norm, their target tokens, and their probabilities."""
+    """The values that the gradient of the logprobs needs: the rows with targets, before and after
+    the norm, the target tokens, and the probabilities of all tokens at these rows."""
 
     rows: Ints
     targets: Ints

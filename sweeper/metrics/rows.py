@@ -220,9 +220,9 @@ def are_missing(after: int, gap: int, *, named: bool) -> bool:
 
 def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
     """Return the checkpoint records of a run's attempts, oldest first. The key `attempt` of each
-    record is the number of the attempt that wrote it (from 1). A record replaces an earlier
-    record of the same name. A resumed attempt starts with copies of earlier records, which keep
-    their attempt's number."""
+    record is the number of the attempt that wrote it (from 1). A record replaces an earlier record
+    of the same name. A resumed attempt starts with copies of earlier records; a copy keeps the
+    number of the attempt that wrote the original."""
     records: dict[object, Row] = {}
     for attempt, parsed in enumerate(attempts, start=1):
         for row in parsed.rows:

@@ -189,9 +189,10 @@ class Checker(typing.Generic[Made]):
         fields: list[_Field],
         row: list[int],
     ) -> bool:
-        """Parse a configuration with chz. Report and remove keys with mistakes until chz accepts
-        the configuration. Return True if the form of a key was changed instead: then earlier
-        configurations must be checked again."""
+        """Parse a configuration with chz, and report mistakes. Keys with mistakes are left out
+        until chz accepts the configuration. If another form of a key removes a mistake, use this
+        form and return True: then earlier configurations must be checked again. Otherwise return
+        False."""
         remaining = {
             key: value
             for key, value in config.items()

@@ -239,7 +239,7 @@ class Tree:
 
 
 def _size(path: str, most: int) -> int:
-    """Return the bytes of a file, or 0 if it is missing or too large to be copied."""
+    """Return the size of a file in bytes; 0 if the file is missing or larger than `most`."""
     with suppress(OSError):
         size = os.lstat(path).st_size
         return size if size <= most else 0

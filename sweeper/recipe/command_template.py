@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sweeper.sweep.plan import Run
 
 RUN_KEYS = ("log_path", "seed", "run", "attempt")
-"""Placeholders that a command may have in addition to the keys of its configuration."""
+"""Placeholders that a command may have in addition to the keys of the run's configuration."""
 
 HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _SPREAD = re.compile(r"\{([^{}]+)\*\}")

@@ -1,5 +1,6 @@
-"""Types of the JSON requests to a recipe's interpreter, and of its answers. Only type checkers read
-this file. It is never imported, since sweeper may be missing in the recipe's interpreter."""
+"""Types of the JSON requests to a recipe's interpreter, and of the interpreter's answers. Only type
+checkers read this file. It is never imported, since sweeper may be missing in the recipe's
+interpreter."""
 
 from typing import Literal, NotRequired, TypedDict
 

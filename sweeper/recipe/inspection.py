@@ -160,8 +160,8 @@ def _describe_function(source: Function, request: CheckRequest, deep: bool) -> d
 
 def log_path_field(request: CheckRequest, takes: dict[str, Takes], name: str) -> str | None:
     """Return the field that takes the run's folder. Return None if the recipe has no such field,
-    but `launch.metrics_dir` says where it writes. Raises `Refused` if there is neither, or if
-    the config has no field of the requested name."""
+    but `launch.metrics_dir` says where the recipe writes. Raises `Refused` if there is neither, or
+    if the config has no field of the requested name."""
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
         return None
@@ -267,12 +267,12 @@ def entry_points() -> dict[str, str]:
 
 def check_source(recipe: Located) -> None:
     """Raise `Refused` for a module that does nothing when run as `__main__`, since its runs would
-    succeed without any work. Also raise it for a module that starts a run when imported, since
-    planning must not run anything.
+    succeed without any work. Also raise `Refused` for a module that starts a run when imported,
+    since planning must not run anything.
 
     The function reads the source before the import. It accepts a module whose source cannot be
-    found or parsed: the import shows whether the module works. If the recipe names a function,
-    this is recorded in `recipe`: runs then call the function instead of executing the module.
+    found or parsed: the import shows whether the module works. If the recipe names a function, this
+    is recorded in `recipe`: runs then call the function instead of executing the module.
     """
     try:
         source, main = _read_source(recipe)

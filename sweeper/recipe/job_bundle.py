@@ -30,7 +30,8 @@ exec(zlib.decompress(base64.b64decode("%s")))
 """
 """The first code of a job, which every Python version can parse. The rest of the code is compressed
 and encoded, because AWS Batch limits the description of a job to 8 KB, and Kubernetes interprets
-`$`. The working folder is removed from `sys.path`, since its modules belong to the recipe."""
+`$`. The working folder is removed from `sys.path`, since the folder's modules belong to the
+recipe."""
 
 
 def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
@@ -125,8 +126,8 @@ def _source() -> bytes:
 def bare_command(python: str, root: str, carried: Carried) -> list[str]:
     """Return the start of a command line that runs sweeper on a machine with only Python. The
     caller appends a module of sweeper and its arguments. The command caches the environment and the
-    source in the machine's home folder, by a hash of their inputs. A lock ensures that each is made
-    only once."""
+    source in the machine's home folder, each under a hash of what it is made from. A lock ensures
+    that each is made only once."""
     setup = {
         "requirements": "\n".join([*carried.packages, ""]),
         "source": f"{root}/{carried.archive}",

@@ -1,5 +1,5 @@
-"""Finds the source files of a recipe that runs without a copy of its code, and hashes them, so that
-runs of different code can be distinguished. Uses only the standard library."""
+"""Finds the source files of a recipe that runs without a copy of its code, and hashes these files,
+so that runs of different code can be distinguished. Uses only the standard library."""
 
 import hashlib
 import os

@@ -213,8 +213,8 @@ class Meter:
             _safely(self, self.write)
 
     def _ask_models(self) -> None:
-        """Ask clients whose model is unknown for their models, and add their counts. Do not call
-        this in the SDK's own threads, which would wait for themselves."""
+        """Ask the clients whose model is unknown for their models, and add the counts of these
+        clients. Do not call this in the SDK's own threads, which would wait for themselves."""
         with self._lock:
             nameless, self._nameless = self._nameless, []
         for client, counts in nameless:

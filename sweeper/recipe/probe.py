@@ -166,7 +166,7 @@ def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 
 def _temporary() -> "IO[bytes]":
-    """Open a file without a name."""
+    """Open a temporary file without a name."""
     if hasattr(os, "memfd_create"):  # `tempfile` takes milliseconds to load.
         return os.fdopen(os.memfd_create("sweeper"), "w+b")
     import tempfile

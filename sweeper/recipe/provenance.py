@@ -40,8 +40,8 @@ def collect(
     secrets: Collection[str],
     code: Mapping[str, object],
 ) -> dict[str, object]:
-    """Collect the command line, the host, the recipe's interpreter and its packages, the commit of
-    the checkout that contains `cwd`, and its uncommitted changes. `secrets` are names of variables.
+    """Collect the command line, the host, the recipe's interpreter and its packages, and the commit
+    and uncommitted changes of the checkout that contains `cwd`. `secrets` are names of variables.
     `code` has fields about the copy of the code, or the reason why there is none. Raises
     `StoreError`."""
     import platform  # imported late: planning imports this module but does not need it

@@ -99,8 +99,8 @@ class Catalog:
         return [store for store in self._stores if root in (None, store.root)], rest
 
     def sweep(self, name: str) -> Sweep:
-        """Return the sweep called `name`, which may begin with its root. Raises `NotFound`, and
-        `UsageError` if several roots have such a sweep."""
+        """Return the sweep called `name`. The name may begin with the sweep's root. Raises
+        `NotFound`, and `UsageError` if several roots have such a sweep."""
         sweeps = self._called(name)
         if len(sweeps) > 1:
             places = ", ".join(sweep.path for sweep in sweeps)

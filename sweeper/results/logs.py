@@ -27,9 +27,9 @@ class Line(NamedTuple):
 
 
 def files_of(run: RecordedRun) -> tuple[str, str]:
-    """Return the root, and the path of the attempts' folder below it ("" for a run that is not in a
-    sweep). All runs of a sweep have the same folder, so callers can list it once for all of
-    them."""
+    """Return the root, and the path of the attempts' folder below the root ("" for a run that is
+    not in a sweep). All runs of a sweep have the same attempts' folder, so callers can list this
+    folder once for all runs."""
     return run.root, f"{run.sweep}/attempts" if isinstance(run, SweepRun) else ""
 
 

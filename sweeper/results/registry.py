@@ -304,8 +304,8 @@ class Registry(Catalog):
     def items(self, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the answers of runs at their last evaluations, one row per sample: `run sweep root
         task item sample score text prompt answer step cluster error`. `item` identifies the
-        question: by an id from the evaluation, a hash of its content, or its text. `score` is NaN
-        if the answer was not graded."""
+        question: by an id from the evaluation, a hash of the question's content, or the question's
+        text. `score` is NaN if the answer was not graded."""
         from sweeper.metrics.tables.frames import rows_frame
         from sweeper.results.items import ITEM_COLUMNS
 

@@ -74,9 +74,9 @@ def item_keys(key: str) -> list[str]:
 
 
 def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str]) -> list[Score]:
-    """Return the scores of a run's checkpoints: the `points` that it recorded as metrics, and
-    the evaluations stored among `paths`. For the same checkpoint and suite, a stored score
-    replaces a recorded one, and a later evaluation replaces an earlier one."""
+    """Return the scores of a run's checkpoints: the `points` that the run recorded as metrics, and
+    the evaluations stored among `paths`. For the same checkpoint and suite, a stored score replaces
+    a recorded one, and a later evaluation replaces an earlier one."""
     if run.evaluation is not None:  # the metrics repeat the stored evaluation
         points = []
     listed = set(paths)

@@ -76,8 +76,8 @@ def _part(key: str) -> str | None:
 
 
 def of_rows(rows: Sequence[Mapping[str, object]]) -> StepTimes | None:
-    """Return the division of the step time that `rows` have recorded; None if they have not
-    recorded it."""
+    """Return the division of the step time that `rows` have recorded; None if the rows have not
+    recorded the time of steps and of parts."""
 
     def sums(key: str) -> tuple[float, int]:
         values = [value for row in rows if (value := as_float(row.get(key))) is not None]
