@@ -1,5 +1,5 @@
-"""Turns a sweep's records into a report that names the best settings and says how certain that
-is: `analyze("sweeps", "quickstart").verdict`, `compare(runs, ...)`, `best(...)`. Imports are
+"""Turns a sweep's records into a report that names the best settings and says how certain this
+result is: `analyze("sweeps", "quickstart").verdict`, `compare(runs, ...)`, `best(...)`. Imports are
 lazy."""
 
 import importlib

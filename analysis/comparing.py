@@ -35,8 +35,8 @@ _ALL_PAIRS = 15
 @dataclass(frozen=True)
 class Compared:
     """The compared cells of a DataFrame. `best` is the name of the cell with the best mean. Each
-    cell is compared with the best at a level of 5 %: `tied` cells cannot be distinguished from
-    it, `told_apart` cells can. On the `scale` "log", means are geometric, and differences are
+    cell is compared with the best at a level of 5 %: `tied` cells cannot be distinguished from the
+    best, `told_apart` cells can. On the `scale` "log", means are geometric, and differences are
     differences of logarithms."""
 
     metric: str

@@ -63,8 +63,8 @@ def deserved(mean: float | None, low: float | None, high: float | None) -> int |
 
 def within(mean: float | None, low: float | None, high: float | None) -> list[str]:
     """Return the texts of a value and its bounds, with the decimals that the interval justifies
-    (see `deserved`), or else as `together` does. With justified decimals, a value that they do
-    not distinguish from 0 is written as 0."""
+    (see `deserved`); a value that these decimals do not distinguish from 0 is written as 0. If
+    `deserved` returns None, return the result of `together`."""
     places = deserved(mean, low, high)
     if places is None or mean is None:
         return together(mean, low, high)
@@ -117,7 +117,7 @@ def _minus(text: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """Return a value of a configuration as a grid contains it. Different values have different
+    """Return a value of a configuration as it is written in a grid. Different values have different
     texts: a string that looks like a value of another type is in quotes."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
@@ -155,7 +155,8 @@ def brief(value: Any) -> str:
 
 
 def place(value: Any) -> str:
-    """Return a value that a model computed: a number gets three digits, without `.0`."""
+    """Return the text of a value that a model computed: a number gets three digits, without
+    `.0`."""
     if not isinstance(value, float) or not math.isfinite(value):
         return setting(value)
     short = float(f"{value:.3g}")

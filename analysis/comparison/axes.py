@@ -238,11 +238,11 @@ def find_crossings(
 ) -> list[Crossing]:
     """Return the pairs of axes in which the best value of `x` depends on `y`: two values of `x`
     change places, and each of them is better beyond the noise for some value of `y`. Differences
-    within a row are tested by the studentized range of as many means as the row has, and
-    corrected for the numbers of rows and of pairs of axes (Bonferroni). Of sweeps without such a
-    dependence, at most 5 % report one. With `by`, only the dependence on these settings is
-    tested. The grid may be ragged: within a row, cells are compared only at the same other
-    settings."""
+    within a row are tested by the studentized range of as many means as the row has, and corrected
+    for the numbers of rows and of pairs of axes (Bonferroni). In a sweep without such a dependence,
+    the probability that one is reported is at most 5 %. With `by`, only the dependence on these
+    settings is tested. The grid may be ragged: within a row, cells are compared only at the same
+    other settings."""
     if by is None:
         shown = [axis.key for axis in axes if axis.matched][:_PAIRED]
         pairs = [(x, y) for x in shown for y in shown if x != y]

@@ -1,6 +1,6 @@
-"""Blocks: parts of a sweep that are judged separately, such as one block per model. The user
-requests them (`by`), or they follow from a setting with string values on which the best value of
-an axis depends. Pure."""
+"""Blocks: parts of a sweep that are judged separately, such as one block per model. Either the user
+requests blocks (`by`), or blocks follow from a setting with string values on which the best value
+of an axis depends. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -58,8 +58,8 @@ class Block:
 class Blocks:
     """All blocks of a sweep. `by` is the setting that separates them, or several settings with
     commas between. `requested` is set if the grid or the command line requests the blocks;
-    otherwise `why` is the evidence that they differ. `ragged` is set if the blocks do not all
-    have the same cells."""
+    otherwise `why` is the evidence that they differ. `ragged` is set if the blocks were not all
+    measured at the same combinations of the other settings."""
 
     by: str
     requested: bool

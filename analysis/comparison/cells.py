@@ -126,11 +126,11 @@ class Ranking:
     are not the best because one of their runs failed: this run might have had the `worst` value of
     all.
 
-    On the `scale` "log", means are geometric and comparisons are ratios. `keys` are the settings
-    of all cells, in order. Intervals stay within the `bounds` of the metric. `noise` is the
-    noise between the runs of a cell. `chosen_of` is the number of cells that may be the best:
-    `best` was chosen among them, so its interval is wider. If blocks are judged separately, no
-    cell is the best of the sweep: `leaders` maps each cell to the best cell of its block, with
+    On the `scale` "log", means are geometric and comparisons are ratios. `keys` are the settings of
+    all cells, in order. Intervals stay within the `bounds` of the metric. `noise` is the noise
+    between the runs of a cell. `chosen_of` is the number of cells that may be the best: `best` was
+    chosen among these cells, so the interval of `best` is wider. If blocks are judged separately,
+    no cell is the best of the sweep: `leaders` maps each cell to the best cell of its block, with
     which the cell is compared. p values are multiplied by `price`, which corrects for repeated
     analyses of the data.
     """
@@ -157,7 +157,7 @@ class Ranking:
 
     @property
     def cut(self) -> bool:
-        """Whether the interval of a cell ends at a bound of the metric."""
+        """Whether the interval of any cell ends at a bound of the metric."""
         ends = (end for cell in self.measured for end in (cell.summary.low, cell.summary.high))
         return any(end in self.bounds for end in ends)
 

@@ -1,6 +1,6 @@
 """Computes weighted sums and differences of cells' means, with the noise of the ranking. If the
-noise is unknown (one run per cell), the rows of the grid serve as the sample (`over_rows`).
-Pure."""
+noise is unknown (one run per cell), pairs of cells that differ in only one setting serve as the
+sample (`over_rows`). Pure."""
 
 import functools
 import math

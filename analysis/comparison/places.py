@@ -1,6 +1,7 @@
-"""Finds the range of an axis in which the best values lie. If at least three blocks or rows of a
-grid have three or more values of the axis, the best value of each counts; otherwise, as in a
-random search, the values of the best cells count. No curve is fitted. Pure."""
+"""Finds the range of an axis in which the best values lie. A row is a block or, without blocks, all
+cells that agree in all other settings. If at least three rows have three or more values of the
+axis, the best value of each row counts; otherwise, as in a random search, the values of the best
+cells count. No curve is fitted. Pure."""
 
 import math
 from collections import Counter
@@ -25,11 +26,11 @@ _MOST = 0.9
 
 
 class Place(NamedTuple):
-    """The range of `axis` in which the best values lie, from `low` to `high`. `of` is the number
-    of rows, or, for a random search, of best cells. `counts` maps values to the number of rows
-    in which each is best, the most frequent first; it is empty for a random search. `rows` is a
-    word for a row: the setting that separates blocks, or "row". `texts` has the values as the
-    names of cells show them."""
+    """The range of `axis` in which the best values lie, from `low` to `high`. `of` is the number of
+    rows, or, for a random search, of best cells. `counts` maps values to the number of rows in
+    which each is best, the most frequent first; it is empty for a random search. `rows` says what a
+    row is called: the name of the setting that separates blocks, or "row". `texts` has the values
+    as the names of cells show them."""
 
     axis: str
     low: float

@@ -69,8 +69,8 @@ def panels(study: Study) -> Iterator[Panel]:
 
 
 def telling(study: Study) -> list[str]:
-    """Return all settings that vary, the most important first: first the settings in the model
-    of all axes, in its order, then `matched` axes, then other axes, both by the size of their
+    """Return all settings that vary, the most important first: first the settings in the model of
+    all axes, in the model's order, then `matched` axes, then other axes, both by the size of their
     effect."""
     model = study.surface.axes if study.surface is not None else ()
     keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]

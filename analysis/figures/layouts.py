@@ -31,9 +31,10 @@ _POWERS = 10.0 ** np.arange(309)
 
 class Panel(NamedTuple):
     """A figure, its `section` of the report, its unique `name`, and a description for readers who
-    cannot see it. Each trace of a figure has a dict `meta`. Its `role` is a word that determines
-    when the trace is drawn and whether a reader can hide it. For traces of a cell, `meta` also has
-    `cell` (the position in the ranking) and `tone` (an index into `PALETTE`, or -1 for grey)."""
+    cannot see it. Each trace of a figure has a dict `meta`. In `meta`, `role` is a word that
+    determines when the trace is drawn and whether a reader can hide it. For traces of a cell,
+    `meta` also has `cell` (the position in the ranking) and `tone` (an index into `PALETTE`, or -1
+    for grey)."""
 
     section: Section
     name: str

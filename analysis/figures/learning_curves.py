@@ -66,10 +66,10 @@ def curves(
     """Draw `key` by step: a thin line for each run, and a strong line for the mean of a cell's
     runs, with a band from the lowest to the highest value. None if nothing was recorded. The mean
     is over the runs that count (or over all runs as long as none counts), at the steps that all of
-    them recorded. The curve of a diverged run ends in a cross. `main` figures also offer other x
-    axes than the step; if there are very many runs, the other figures show only means. With `even`,
-    the figure starts on a linear scale: on a log scale, the smallest rewards, which are noise,
-    would fill the figure."""
+    these runs recorded. The curve of a diverged run ends in a cross. `main` figures also offer
+    other x axes than the step; if there are very many runs, the other figures show only means. With
+    `even`, the figure starts on a linear scale: on a log scale, the smallest rewards, which are
+    noise, would fill the figure."""
     traces: list[dict[str, Any]] = []
     colours = tones(ranking)
     drawn = sum(key in run.curves for cell in ranking.cells for run in cell.runs)

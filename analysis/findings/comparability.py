@@ -20,7 +20,7 @@ from sweeper.analysis.statistics.distributions import maximum_quantile
 from sweeper.results.origins import differences, sentences
 
 KINDS = ("executed", "unequal_steps", "noisier_best", "maybe_noisier")
-"""The kinds of these findings."""
+"""The kinds of the findings about comparability."""
 
 _APART = 0.05
 """Last steps that differ by a smaller fraction than this count as equal."""

@@ -109,9 +109,9 @@ def _counting(ranking: Ranking) -> list[RunData]:
 
 
 def _judged_by(data: SweepData, metric: Metric) -> SweepData:
-    """Return the same runs, judged by their last value of another metric. Only runs that
-    count for the sweep's metric can count, and the sweep's rule for failed runs applies. Noise
-    estimated from other sweeps is left out, since it was measured for the sweep's metric."""
+    """Return `data` with its runs judged by their last value of `metric`. Only runs that count for
+    the sweep's metric can count, and the sweep's rule for failed runs applies. Noise estimated from
+    other sweeps is left out, since it was measured for the sweep's metric."""
     current = data.metric
     if current is not None:
         metric = replace(metric, failed=current.failed)

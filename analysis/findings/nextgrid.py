@@ -49,8 +49,8 @@ class NextGrid:
     note: str | None = None
 
     def placed(self, data: SweepData, path: str) -> "NextGrid":
-        """Return the same grid with the path or address of its file, and the command that
-        launches it."""
+        """Return this grid with the command that launches it from its file, whose path or address
+        is `path`, and with a note."""
         command = launching(data, path, self.overrides)
         notes = [note for note in (self._keeping(data), elsewhere(data)) if note]
         return replace(self, command=command, note=" ".join(notes))

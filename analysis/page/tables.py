@@ -145,8 +145,8 @@ def _facts(run: RunData) -> list[list[str]]:
 
 def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
     """Return the rows of a heat map. Each position has three values: a text, the rank of its mean
-    as a fraction from 0 (worst) to 1 (best; None for a missing mean), and whether it is the best
-    of its row."""
+    as a fraction from 0 (worst) to 1 (best; None for a missing mean), and whether the mean is the
+    best of its row."""
     means = [mean for row in pair.means for mean in row if mean is not None]
     places = labels.decimals(*means)
     least = min((abs(mean) for mean in means if mean), default=1.0)

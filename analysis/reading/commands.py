@@ -124,7 +124,7 @@ def listing(data: SweepData, state: str) -> str:
 
 
 def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:
-    """Return the commands that make the same sweep (if its grid came from a file) and the same
+    """Return the commands that launch this sweep again (if its grid came from a file) and make this
     report."""
     lines: list[str] = []
     if data.plan is not None and data.plan.grid_path:

@@ -18,10 +18,10 @@ def settings(
     seed_field: str,
     derived: Collection[str] = (),
 ) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
-    """Return the keys that differ between cells, declared `axes` first, and a dict from cell to
-    its values. `configs` maps cells to configurations. The seed is left out. A key that a cell
-    does not set is missing in its values, which differs from null. If there is a single cell,
-    its axes are returned. Three kinds of keys are left out if no axis declares them and all
+    """Return the keys that differ between cells, declared `axes` first, and a dict from cell to its
+    values. `configs` maps cells to configurations. The seed is left out. A key that a cell does not
+    set is missing in its values, which differs from null. For a single cell, the declared axes that
+    the cell sets are returned. Three kinds of keys are left out if no axis declares them and all
     cells can be distinguished without them: names and paths of runs, strings copied from another
     key, and `derived` keys, which the grid computes from other keys."""
     flats = {cell: dict(dotted(config)) for cell, config in configs.items()}

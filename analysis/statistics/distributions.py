@@ -144,8 +144,8 @@ def _where(tail: Callable[[float], float], share: float) -> float:
 
 def maximum_tail(statistic: float, count: int, df: float) -> float:
     """Return the tail of the studentized maximum: the probability that the largest of `count`
-    independent standard normal values, divided by one estimate of their noise with `df` degrees of
-    freedom, is at least `statistic`."""
+    independent standard normal values, divided by a common estimate of their standard deviation
+    with `df` degrees of freedom, is at least `statistic`."""
     noise, density = _chi(df)
     within = _special().ndtr(statistic * noise) ** count
     return float(np.clip(density @ (1 - within), 0.0, 1.0))

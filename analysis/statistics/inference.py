@@ -70,9 +70,9 @@ def student(value: float, error: float, df: float) -> Estimate:
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate | None:
-    """Return the mean of `first` minus `second` over the seeds that both have, with the interval of
-    a paired t test. None if they share no seed. The interval is missing for a single pair, or if
-    all differences are equal."""
+    """Return the mean of `first` minus `second` over the seeds in both, with the interval of a
+    paired t test. None if no seed is in both. The interval is missing for a single pair, or if all
+    differences are equal."""
     return paired_with({"": first}, second).get("")
 
 

@@ -37,7 +37,7 @@ from sweeper.results.cells import unit_of
 
 FEW = 4
 """With fewer repeated cells than this, cells do not share their noise unless the caller requests
-it."""
+shared noise."""
 
 MANY = 12
 """If cells share their noise and fewer than this were repeated, all get the same variance, since

@@ -96,10 +96,10 @@ class Column:
 
 
 def log_spread(values: Sequence[float]) -> bool:
-    """Return whether positive numbers are spaced more evenly on a log scale than on a linear
-    scale. On each scale, the largest distance from an even spacing is measured (as in the
-    Kolmogorov-Smirnov statistic). For two numbers, return whether their ratio is at least 3.
-    Return False for a single number, and if one number is not positive."""
+    """Return whether positive numbers are spaced more evenly on a log scale than on a linear scale.
+    On each scale, the largest distance from an even spacing is measured (as in the
+    Kolmogorov-Smirnov statistic). For two numbers, return whether their ratio is at least 3. Return
+    False for a single number, and if any number is not positive."""
     distinct = np.unique(np.asarray(values, dtype=float))
     if len(distinct) < 2 or distinct[0] <= 0:
         return False

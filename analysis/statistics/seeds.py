@@ -55,10 +55,10 @@ collapse."""
 
 class Summary(NamedTuple):
     """A summary of a cell's values, one for each seed. `low` and `high` bound the mean with
-    `CONFIDENCE`. If no noise is given, they are None at n = 1, and if all values are equal,
-    since identical values do not show the noise between seeds. At n = 0 all other fields are
-    None. `sd` (with n - 1) is also None at n = 1. On the log scale, `mean` and its bounds are
-    for the geometric mean, and `sd` is the standard deviation of the natural logarithms."""
+    `CONFIDENCE`. If no noise is given, `low` and `high` are None at n = 1, and if all values are
+    equal, since identical values do not show the noise between seeds. At n = 0 all other fields are
+    None. `sd` (with n - 1) is also None at n = 1. On the log scale, `mean` and its bounds are for
+    the geometric mean, and `sd` is the standard deviation of the natural logarithms."""
 
     n: int
     mean: float | None
@@ -195,9 +195,9 @@ def _bounded(
 def summarise_chosen(
     values: Sequence[float], scale: Scale, noise: Noise, chosen: Chosen
 ) -> Summary:
-    """Return the summary of a cell that was selected as the best, probably with the help of
-    chance. If `chosen.cells` cells are equally good, the best measured mean is better than its true
-    value by more than the distance to the bound on the worse side with a probability of at most
+    """Return the summary of a cell that was selected as the best, probably with the help of chance.
+    If `chosen.cells` cells are equally good, the best measured mean is better than the true mean of
+    its cell by more than the distance to the bound on the worse side with a probability of at most
     1 - `chosen.share`. The other bound is Student's."""
     spread = noise.of_chosen(chosen.name)
     summary = summarise(values, scale, spread)
@@ -263,8 +263,8 @@ def against_best(
 def confidence(
     comparisons: Mapping[str, Comparison], noise: Noise, runs: Sequence[int], *, failed: bool
 ) -> float:
-    """Return the confidence of the bound on the worse side of the best cell. `runs` has the
-    number of runs of each cell, and `failed` says whether other runs failed."""
+    """Return the confidence of the bound on the worse side of the best cell. `runs` has the number
+    of values of each cell, and `failed` says whether failed runs may have been the worst."""
     share = _JUST if only_just(comparisons) else CONFIDENCE
     share = max(share, _FAILED if failed else 0.0)
     return max(share, _HIDDEN if may_hide_collapse(noise, runs) else 0.0)
@@ -277,8 +277,8 @@ def may_hide_collapse(noise: Noise, runs: Sequence[int]) -> bool:
 
 
 def only_just(comparisons: Mapping[str, Comparison]) -> bool:
-    """Return whether the best cell leads all others, but is only just ahead: the largest p is
-    above `_SURE`. Chance has then probably helped it."""
+    """Return whether the best cell leads all others, but is only just ahead: the largest p is above
+    `_SURE`. Chance has then probably contributed to the lead."""
     return (
         bool(comparisons)
         and _SURE < max(comparison.p for comparison in comparisons.values()) <= 1 - CONFIDENCE
