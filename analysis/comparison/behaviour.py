@@ -52,8 +52,8 @@ class CellBehaviour:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A question that some cells answer better than others, with the mean reward and the answers
-    of each cell."""
+    """A question that some cells answer better than other cells, with the mean reward and the
+    answers of each cell."""
 
     prompt: str
     reference: str

@@ -47,8 +47,8 @@ class Block:
 
     @property
     def standing(self) -> str:
-        """A phrase that says how the best cell compares with the others; "" if no cell was
-        compared."""
+        """A phrase that says how the best cell compares with the other cells of the block; "" if no
+        cell was compared."""
         if self.tied:
             return f"{len(self.tied)} of {self.compared} others may be as good"
         return f"ahead of {plural(self.compared, 'other')}" if self.compared else ""
@@ -79,8 +79,8 @@ class Blocks:
 
 
 def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
-    """Return the blocks that were requested or detected; None if there are none. A setting with
-    only one value makes no blocks. Raises `UsageError` for a setting that no cell has."""
+    """Return the blocks that were requested or detected; None if there are no blocks. A setting
+    with only one value makes no blocks. Raises `UsageError` for a setting that no cell has."""
     if by is not None:
         for key in keys_of(by):
             present = key in ranking.keys or any(_has(cell, key) for cell in ranking.cells)

@@ -1,4 +1,5 @@
-"""Groups runs into cells, ranks the cells, and determines which differ from the best. Pure."""
+"""Groups runs into cells, ranks the cells, and determines which cells differ from the best.
+Pure."""
 
 import math
 from collections import Counter
@@ -173,7 +174,7 @@ class Ranking:
 
     @cached_property
     def others(self) -> tuple[Cell, ...]:
-        """Measured cells except the best and diverged ones."""
+        """Measured cells except the best cell and cells with a diverged run."""
         if self.best is None:
             return ()
         return tuple(c for c in self.measured if c is not self.best and not c.diverged)

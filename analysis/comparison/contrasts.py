@@ -17,8 +17,8 @@ Row = tuple[tuple[str, str], ...]
 
 
 def usable(ranking: Ranking) -> list[Cell]:
-    """Return the cells whose mean measures their settings. Such a cell has a value and no
-    diverged run, and its rank does not depend on leaving failed runs out."""
+    """Return the cells whose mean can be attributed to their settings: cells with a value and
+    without a diverged run that are not in `ranking.held_back`."""
     held = {cell.name for cell in ranking.held_back}
     return [cell for cell in ranking.measured if not cell.diverged and cell.name not in held]
 

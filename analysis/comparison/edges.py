@@ -1,5 +1,5 @@
-"""Finds axes on which the best cell has the smallest or the largest tried value, and tests
-whether the metric still improves there. Pure."""
+"""Finds axes on which the best cell has the smallest or the largest tried value, and tests whether
+the metric still improves toward this value. Pure."""
 
 # An edge is a fact: with the other settings unchanged, nothing was tried beyond it. The claim that
 # the metric still improves there has a test: the end is better than the value before it, over all

@@ -1,4 +1,4 @@
-"""Models all axes together for sweeps that are not a grid, such as a random search: which axes
+"""Models all axes together for sweeps that are not a full grid, such as a random search: which axes
 matter, the importance of each axis, and its curve with a 95 % band. Pure."""
 
 # The model (`regression`) gives the importance of an axis as a share of the variance between cells

@@ -22,7 +22,7 @@ KINDS = (
 
 class AxesTold(NamedTuple):
     """All results about axes: the mean of each value, the results of tests, and (for sweeps that
-    are not a grid) the model of all axes."""
+    are not a full grid) the model of all axes."""
 
     axes: Sequence[Axis]
     trends: Sequence[Trend]

@@ -213,8 +213,8 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _almost_identical(ranking: Ranking) -> list[Finding]:
-    """Return a warning if runs of a cell differ so little, compared with the cells, that the
-    seed may have no effect."""
+    """Return a warning if runs of a cell differ so little, compared with the differences between
+    cells, that the seed may have no effect."""
     cells = [] if ranking.leaders else [cell for cell in ranking.measured if cell.summary.sd]
     means = sorted(center(ranking.on_scale(cell)) for cell in cells)
     if len(means) < 2:

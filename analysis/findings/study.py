@@ -231,12 +231,12 @@ _HOW = {
 
 @dataclass(frozen=True)
 class Study:
-    """All results of a study. `surface` is the model of all axes, for sweeps that are not a
+    """All results of a study. `surface` is the model of all axes, for sweeps that are not a full
     grid. `blocks` are the parts that are judged separately. `paired` maps each cell to its
     difference from the best over shared seeds, on the scale of the comparison. `needed` is the
-    number of seeds per cell that is enough to detect the smallest relevant difference. `no_next`
-    is the reason if a suggested next grid cannot be written. `prices` are dollars per million
-    tokens. `unlike` lists differences in the code, packages or data of the runs."""
+    number of seeds per cell that is enough to detect the smallest relevant difference. `no_next` is
+    the reason if a suggested next grid cannot be written. `prices` are dollars per million tokens.
+    `unlike` lists differences in the code, packages or data of the runs."""
 
     data: SweepData
     ranking: Ranking
@@ -349,8 +349,8 @@ def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None)
 def _places(
     ranking: Ranking, surface: Surface | None, blocks: Blocks | None, sign: float
 ) -> list[Place]:
-    """Return the ranges in which the best values of axes lie. If blocks are judged separately,
-    all axes are examined, else the axes that matter in the model of a sweep that is not a grid."""
+    """Return the ranges in which the best values of axes lie. If blocks are judged separately, all
+    axes are examined, else only the axes that matter in the model of all axes."""
     if blocks is not None and ranking.leaders:
         return find_places(ranking, ranking.keys, sign, blocks.by)
     keys = [axis.key for axis in surface.axes if axis.certain] if surface is not None else []
@@ -360,7 +360,7 @@ def _places(
 def _modelled(
     ranking: Ranking, axes: Sequence[Axis], sign: float, blocks: Blocks | None
 ) -> Surface | None:
-    """Return a model of all axes if the sweep is not a grid, so that the mean of a value would
+    """Return a model of all axes if the sweep is not a full grid: the mean of a value would then
     include effects of other axes."""
     matched = {axis.key for axis in axes if axis.matched}
     if matched.issuperset(varying(ranking)):

@@ -32,8 +32,8 @@ LATER = ("retired", "unreadable", "own_keys", "undeclared", "waiting", *KINDS)
 
 class Lead(NamedTuple):
     """The second cell of the ranking, compared with the best. `comparison` is over all seeds,
-    `paired` over the seeds that both cells have, on the scale of the comparison. Each is None if
-    unknown. `needed` is the number of seeds per cell that is enough to detect the smallest
+    `paired` over the seeds that both cells have, on the scale of the comparison. Each of the two is
+    None if unknown. `needed` is the number of seeds per cell that is enough to detect the smallest
     relevant difference, if the grid declares one."""
 
     second: Cell

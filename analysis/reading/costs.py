@@ -42,7 +42,8 @@ class AtPlace:
 
     @property
     def text(self) -> str:
-        """`12 attempts on slurm, 3 h 20 min, 1,200 tokens, 0.4 dollars at prices of 2026-10`."""
+        """A text such as `12 attempts on slurm, 3 h 20 min, 1,200 tokens, 0.4 dollars at prices of
+        2026-10`."""
         parts = [f"{plural(self.attempts, 'attempt')} on {self.name}", duration(self.seconds)]
         parts += [f"{self.tokens:,} tokens"] if self.tokens else []
         if self.usd is not None:

@@ -330,9 +330,10 @@ def _place(placed: Placed, seed_field: str) -> str:
 
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:
-    """Return the sweeps as one study if all but one of them repeat cells of that one, with the same
-    recipe, on new seeds; else None. The repeating sweeps must have been launched after that one, or
-    have its name with the suffix `-confirm`. If they repeat all cells, they must have this name."""
+    """Return the sweeps as one study if all sweeps except one, the first, repeat cells of the first
+    sweep, on new seeds and with the same recipe; else None. A repeating sweep must have been
+    launched after the first sweep, or have the name of the first sweep with the suffix `-confirm`.
+    If all cells are repeated, only the name counts."""
     recipes = {source.plan and source.plan.recipe.reference for source in sources}
     if len(sources) < 2 or len(recipes) > 1 or None in recipes:
         return None

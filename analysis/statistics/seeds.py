@@ -49,8 +49,8 @@ _JUST, _FAILED, _HIDDEN = 0.99, 0.98, 0.99
 only just ahead; failed runs may have been the worst; there are so few runs that collapses may
 not have been seen."""
 _ENOUGH = 6
-"""With this many runs per cell, 95 % of sweeps show a collapse, if 4 of 10 runs of a cell
-collapse."""
+"""If each run of a cell collapses with a probability of 0.4, this number of runs shows a collapse
+in 95 % of sweeps."""
 
 
 class Summary(NamedTuple):
@@ -96,11 +96,11 @@ class Comparison(NamedTuple):
     """A cell compared with the best cell. `difference` is the mean of the cell minus the mean of
     the best cell; on the log scale, of natural logarithms. `error` is the standard error of the
     difference, with `df` degrees of freedom. `family` is the number of compared cells, including
-    the best. `p` belongs to the claim that the cell is not the best, and is adjusted for the
-    choice of the best among all. `reach` is the distance of the bounds from the difference, in
-    standard errors. `most` is the largest possible difference of two values of the metric (1 for
-    a fraction). `doubt` is the distance of the bounds if the two cells have the largest noise
-    that they may have."""
+    the best. `p` belongs to the claim that the cell is not the best, and is adjusted for the choice
+    of the best among all cells. `reach` is the distance of the bounds from the difference, in
+    standard errors. `most` is the largest possible difference of two values of the metric (1 for a
+    fraction). `doubt` is the distance of the bounds if the two cells have the largest noise that
+    they may have."""
 
     difference: float
     error: float
@@ -277,8 +277,8 @@ def may_hide_collapse(noise: Noise, runs: Sequence[int]) -> bool:
 
 
 def only_just(comparisons: Mapping[str, Comparison]) -> bool:
-    """Return whether the best cell leads all others, but is only just ahead: the largest p is above
-    `_SURE`. Chance has then probably contributed to the lead."""
+    """Return whether the best cell leads all other cells, but is only just ahead: the largest p is
+    above `_SURE`. Chance has then probably contributed to the lead."""
     return (
         bool(comparisons)
         and _SURE < max(comparison.p for comparison in comparisons.values()) <= 1 - CONFIDENCE
