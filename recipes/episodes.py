@@ -309,8 +309,8 @@ class _Episode:
         return len(prompt) + limits.tokens <= limits.context
 
     def rollout(self, reward: float) -> Rollout:
-        """Return the whole rollout. If a limit ended it, the metrics of the last turn name the
-        limit."""
+        """Return the whole rollout. If a limit ended the episode, the metrics of the last turn name
+        the limit."""
         last = self._turns[-1]
         stop = {f"stop/{self.ended}": 1.0} if self.ended not in ("", "done") else {}
         turns = (*self._turns[:-1], last._replace(metrics={**last.metrics, **stop}))

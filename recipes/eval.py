@@ -209,7 +209,7 @@ class Evaluation:
         return True
 
     def prepare(self) -> None:
-        """Open the model under evaluation, unless it is open."""
+        """Open the model under evaluation, unless it is open already."""
         self.asker.model = self.asker.model or open_model(self.config, self.directory, self.weights)
         if self.directory.last_record is None:  # a resumed run must find its marks
             self.directory.record_checkpoint({"name": "items", "batch": 0} | self.marks)

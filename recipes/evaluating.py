@@ -120,8 +120,8 @@ class Suites:
 def _renamed(
     by_suite: dict[str, list[Item]], other: Tier, items: int | None
 ) -> dict[str, list[Item]]:
-    """Return the suites of a tier. If the other tier has a suite too, the suite's name gets the
-    suffix `-all`, or the number `items` if the tier is limited."""
+    """Return the suites of a tier. If the other tier has a suite of the same name, the number
+    `items` is added to the name (`math-20`), or `-all` if `items` is None."""
     part = "all" if items is None else items
     return {
         f"{name}-{part}" if name in other.items else name: in_suite

@@ -143,7 +143,7 @@ class Graders:
         return by_function
 
     def sandbox(self, name: str) -> Sandbox:
-        """Return the process that calls a user function. Start it if there is none."""
+        """Return the process that calls a user function. Start the process if needed."""
         if name not in self._sandboxes:
             self._sandboxes[name] = Sandbox(name, *self._limits)
         return self._sandboxes[name]

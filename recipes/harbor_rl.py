@@ -155,8 +155,8 @@ class TrialTrainer(terminal.EpisodeTrainer):
     def attempt(
         self, key: terminal.Key, task: Task, problem: Problem, sampler: Any, first: Any
     ) -> Played:
-        """Run one trial. Raises `Died` if it failed for a reason other than the agent, or if the
-        agent recorded no sampled tokens."""
+        """Run one trial. Raises `Died` if the trial failed for a reason other than the agent, or if
+        the agent recorded no sampled tokens."""
         del problem, first
         config = self.config
         temperature = self.params(key.split)["temperature"]

@@ -1,4 +1,4 @@
-"""Calls a function of a file in a bubblewrap sandbox, in which it sees only its own file.
+"""Calls a function of a file in a bubblewrap sandbox, in which the function sees only its own file.
 `python -m sweeper.recipes.isolated path/to/file.py:score` tries the function on the file's
 EXAMPLES."""
 

@@ -30,7 +30,7 @@ LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 class RecipeError(Exception):
-    """An error that the user can fix; its message is one line that says how."""
+    """An error that the user can fix. Its message is one line that says how to fix it."""
 
 
 def parse_arguments(config_class: type[C]) -> C:

@@ -360,7 +360,7 @@ def check_by_order(config: ByOrder) -> None:
 
 
 def check_at_least(config: object, **minimums: int) -> None:
-    """Raise ValueError for the first of these fields that is smaller than its minimum."""
+    """Raise ValueError for the first field in `minimums` that is smaller than its minimum."""
     for key, value in minimums.items():
         if getattr(config, key) < value:
             raise ValueError(f"{key} must be at least {value}, not {getattr(config, key)}")

@@ -1,5 +1,5 @@
 """Answers with the weights of a checkpoint: to a person in the terminal, or to programs that speak
-OpenAI's protocol. `sweeper chat` and `sweeper endpoint` start it."""
+OpenAI's protocol. `sweeper chat` and `sweeper endpoint` start this program."""
 
 import ctypes
 import json
@@ -20,8 +20,8 @@ import chz
 from . import chat, samplers, service, thinking
 
 KEY = "SWEEPER_ENDPOINT_KEY"
-"""The environment variable with the key that clients of the endpoint must send. If it is not set,
-clients need no key."""
+"""The environment variable with the key that clients of the endpoint must send. If the variable is
+not set, clients need no key."""
 _PR_SET_PDEATHSIG = 1
 
 

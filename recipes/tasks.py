@@ -129,8 +129,8 @@ def split(conversations: Sequence[Conversation], test_size: int, path: str) -> S
 
 
 def hold_out(rows: Sequence[T], test_size: int, path: str, noun: str) -> tuple[list[T], list[T]]:
-    """Split the rows of a file into training rows and `test_size` held-out ones, the same for any
-    seed.
+    """Split the rows of a file into training rows and `test_size` held-out rows. The split does not
+    depend on a run's seed.
 
     Copies of a held-out row are left out of the training part. Raises RecipeError if no training
     row is left; `noun` names the rows in messages.

@@ -1,5 +1,5 @@
-"""The setting `thinking`: whether a model writes thoughts before answers. It sets a switch of
-the chat template. The setting is recorded with checkpoints, and runs that start from a
+"""The setting `thinking`: whether a model writes thoughts before answers. The setting controls a
+switch of the chat template. The setting is recorded with checkpoints, and runs that start from a
 checkpoint use the same setting."""
 
 import copy

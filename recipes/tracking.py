@@ -45,7 +45,7 @@ class Tracker:
 
     def catch_up(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Log the steps in `lines`, because a tracker may be new, or the run may have been killed
-        before it sent them. W&B gets only the steps that it lacks. An offline W&B run that
+        before it sent these steps. W&B gets only the steps that it lacks. An offline W&B run that
         resumes gets none, because the steps that it has on disk are unknown."""
         run = self._run
         skip = run is None or (run.offline and self._before)

@@ -29,8 +29,8 @@ def skill_text(name: str = NAME) -> str:
 
 
 def install(name: str, place: str, *, force: bool = False) -> tuple[str, bool]:
-    """Write a skill into `place`, the folder where agents look for skills. Return the path of
-    the file, and whether it was written (False: it was there already). Raises `UsageError`, also
+    """Write a skill into `place`, the folder where agents look for skills. Return the path of the
+    file, and whether it was written (False: the file was there already). Raises `UsageError`, also
     if the file exists with other content and `force` is not set."""
     text = skill_text(name)
     folder = os.path.join(place, name)

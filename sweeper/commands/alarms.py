@@ -55,8 +55,9 @@ def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, objec
 
 
 def _done(sweep: Sweep, alarm: Alarm) -> str | None:
-    """Return the result of an alarm's actions. If none of them is a command, the result is `done`
-    once they have begun. Return None if there is no result yet, or if the record cannot be read."""
+    """Return the result of an alarm's actions. If none of the actions is a command, the result is
+    `done` once the actions have begun. Return None if there is no result yet, or if the record
+    cannot be read."""
     try:
         outcome = read_action(sweep.folder, alarm).outcome
     except NotFound:

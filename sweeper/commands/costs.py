@@ -289,7 +289,7 @@ def _forget() -> None:
 
 
 def _refresh(source: str) -> None:
-    """Store the table at `source` (a file or URL) as the user's price table, if it is valid."""
+    """Check the price table at `source` (a file or URL), and store it as the user's own table."""
     data, today = _fetched(source), datetime.now(UTC).date().isoformat()
     table = prices.read(data, source, today)
     path = prices.users_file()

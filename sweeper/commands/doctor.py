@@ -103,8 +103,8 @@ def trial_request(name: str, grid: str | None) -> "TrialRequest":
 
 
 def declared_checks(request: "TrialRequest", root: str) -> list[Check]:
-    """Return the checks that a backend declares. If its jobs have no access to local files, also
-    return the checks that concern such jobs."""
+    """Return the checks that a backend declares. If the backend's jobs have no access to local
+    files, also return the checks that concern such jobs."""
     name, launch, service, secrets = request
     backend, options = backend_type(name), options_of(launch, name)
     checks = list(backend.checks(options))

@@ -183,8 +183,8 @@ def _left_alone(root: str, planned: "Plan") -> int:
 
 
 def _tell_other_code(planned: "Plan", root: str) -> None:
-    """If runs have succeeded with different code from that of this launch, print how to start
-    them again. The launch itself skips them."""
+    """If runs have succeeded with different code from that of this launch, print how to start these
+    runs again. The launch itself skips them."""
     from sweeper.results.origins import differences
     from sweeper.results.registry import Registry
     from sweeper.results.selectors import current

@@ -80,7 +80,7 @@ def _value_of(config: Mapping[str, object], keys: Sequence[str]) -> _Values:
 
 
 def identity(config: Mapping[str, object], keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of the keys in canonical form. They identify a row."""
+    """Return the values of the keys in canonical form. These values identify a row."""
     return tuple(canonical(config[key]) if key in config else "" for key in keys)
 
 

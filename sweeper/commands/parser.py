@@ -49,7 +49,8 @@ def parse(words: list[str]) -> argparse.Namespace:
 def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Build the whole parser if `words` is None. Otherwise, to save milliseconds, build only the
     part that the command line `words` needs. If `words` begins with a verb, all other verbs are
-    left out. If not, all verbs are included, but only those in `words` get arguments."""
+    left out. If `words` begins with no verb, all verbs are included, but only verbs in `words` get
+    arguments."""
     top = _Parser(
         prog="sweeper",
         usage="sweeper [-h] [--version] [--completion SHELL] VERB ...",

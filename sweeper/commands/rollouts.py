@@ -216,8 +216,8 @@ def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Matc
 
 
 def _print_page(page: Sequence[_Match], names: Mapping[int, str]) -> None:
-    """Print a line for each trajectory. `names` is {id(run): name}. It is empty if there is only
-    one run."""
+    """Print a line for each trajectory. `names` is {id(run): name}. `names` is empty if there is
+    only one run."""
     texts = [excerpt(_last_answer(match.rollout, match.transcript), _LINE) for match in page]
     columns = [*(["run"] if names else []), *_COLUMNS, *(["text"] if any(texts) else [])]
     rows: list[list[object]] = []

@@ -173,9 +173,9 @@ def _last_use(folder: str) -> float:
 
 def _remove_made(waste: Waste) -> None:
     """Remove a folder that jobs share (an environment or a copy of code), unless a job on this
-    machine is using or rebuilding the folder, or has used it since it was listed. Lock files are
-    kept, because a job may be waiting for them. A job that starts at the same time finds the whole
-    folder or none."""
+    machine is using or rebuilding the folder, or has used the folder since it was listed. Lock
+    files are kept, because a job may be waiting for them. A job that starts at the same time finds
+    the whole folder or none."""
     gone = f"{waste.path}{_GONE}{os.getpid()}"
     with contextlib.suppress(OSError), contextlib.ExitStack() as locks:
         for ending in ("use", "lock"):

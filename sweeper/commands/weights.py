@@ -54,7 +54,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Download weights, convert them, write a model card, and push them if requested."""
+    """Download weights, convert them and write a model card. Push the folder if requested."""
     target = os.path.abspath(arguments.to)
     if not os.path.isdir(os.path.dirname(target)):
         raise UsageError(

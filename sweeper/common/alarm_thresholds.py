@@ -1,5 +1,5 @@
 """The alarm rules: meaning, thresholds and advice of each. Grids, the code of the rules and the
-documentation use them. Does no I/O and imports nothing of sweeper."""
+documentation use this module. Does no I/O and imports nothing of sweeper."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple

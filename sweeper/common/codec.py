@@ -158,7 +158,7 @@ class _Field:
     """The reader and the writer of a field. `special` is `_REST`, `_WHOLE` or `_UNSTORED` for a
     field without its own key. A value equal to `omitted` is not written. `default` replaces a
     missing value (`_REQUIRED`: there is no default). Values of the class `as_is` are used
-    unchanged. `read` and `write` are made at first use, since a program uses few of them."""
+    unchanged. `read` and `write` are made at first use, since a program uses few fields."""
 
     def __init__(self, name: str, hint: Any, defaults: Mapping[str, object]) -> None:
         marks: tuple[object, ...] = args_of(hint)[1:] if origin_of(hint) is Annotated else ()

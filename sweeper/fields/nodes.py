@@ -171,7 +171,7 @@ def plain(node: Node) -> object:
 def read_yaml(
     text: str, source: str, problems: Problems, *, fixed: Place | None = None
 ) -> Node | None:
-    """Read the single document of `text`. Return None if it is empty or unreadable.
+    """Read the single document of `text`. Return None if the document is empty or unreadable.
 
     With `fixed`, as for text from the command line, every node gets this place instead of its
     own.

@@ -10,7 +10,7 @@ used too much memory; or it created too many files. Empty if it has an exit code
 
 
 class Died(Exception):
-    """The environment has ended or does not answer. Such an end must not count against the
+    """The environment has ended or does not answer. Such a failure must not count against the
     model."""
 
 
@@ -72,18 +72,18 @@ class Made:
 class Environment(Protocol):
     """An isolated environment. Its paths are absolute (`/app/x`).
 
-    Every method except `stop` raises `Died` if the environment has ended. Only one thread may use
-    it at a time, but another one may call `stop`. In commands, a path needs the prefix `root`,
-    which is empty if the environment has its own root. `built`: `start` also executes the task's
-    Dockerfile.
+    Every method except `stop` raises `Died` if the environment has ended. Only one thread at a time
+    may use the environment, but any thread may call `stop`. In commands, a path needs the prefix
+    `root`, which is empty if the environment has its own root. `built`: `start` also executes the
+    task's Dockerfile.
     """
 
     root: str
     built: bool
 
     def start(self) -> None:
-        """Start the environment. Raises `NotThere` if this machine lacks something for it, and
-        `Died` if the start fails."""
+        """Start the environment. Raises `NotThere` if this machine lacks something that the
+        environment needs, and `Died` if the start fails."""
         ...
 
     def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:

@@ -53,7 +53,7 @@ def _last_line(process: "subprocess.CompletedProcess[str]") -> str:
 
 def system_limits(files: int) -> list[str]:
     """Return the options that limit open files and processes. The limits do not exceed this
-    process's own limits, since podman would refuse them."""
+    process's own limits, since podman refuses higher limits."""
     argv: list[str] = []
     for name, kind, most in (
         ("nofile", resource.RLIMIT_NOFILE, files),

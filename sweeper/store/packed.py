@@ -37,9 +37,9 @@ def read_packed(store: Store, top: str) -> dict[str, Packed]:
 
 
 def pack(store: Store, top: str, entries: Iterable[Entry], read: Callable[[str], bytes]) -> None:
-    """Pack the small files of the sweep `top` that are among `entries`. Do nothing if they are too
-    few, or too large together. `entries` must have been listed before `read` reads the files.
-    Raises `StoreError`."""
+    """Pack the small files of the sweep `top` that are among `entries`. Do nothing if there are too
+    few such files, or if they are too large together. `entries` must have been listed before `read`
+    reads the files. Raises `StoreError`."""
     chosen = [entry for entry in entries if entry.size <= LARGEST]
     if len(chosen) < _FEWEST or sum(entry.size for entry in chosen) > _MOST_BYTES:
         return

@@ -388,7 +388,7 @@ def _code(error: BaseException) -> str:
 
 def _is_taken(error: Exception) -> bool:
     """Return whether a create failed because the file exists. The clients of Ceph and Google do not
-    raise FileExistsError for this, so their codes are checked."""
+    raise FileExistsError then, so the codes of their errors are checked."""
     return isinstance(error, FileExistsError) or _code(error) in ("PreconditionFailed", "412")
 
 

@@ -47,8 +47,8 @@ def open_shared(root: str) -> Store:
 
 
 def start_shared(root: str) -> None:
-    """Start the shared process before the first workers of a launch need it. Return without
-    waiting for it to load the store's client."""
+    """Start the shared process before the first workers of a launch need it. Return without waiting
+    for the process to load the store's client."""
     daemon = _daemon(root)
     if daemon is not None:
         with suppress(OSError), daemon.connect() as connection:

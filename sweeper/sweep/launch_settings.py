@@ -72,8 +72,8 @@ has 50 x 16; 12 panes still fit a terminal of 80 x 24."""
 
 
 class Share(NamedTuple):
-    """The name of one of a sweep's backends, and the largest number of jobs that it runs at the
-    same time (None: the sweep's limit)."""
+    """The name of one of a sweep's backends, and the largest number of jobs that this backend runs
+    at the same time (None: the sweep's limit)."""
 
     backend: str
     max_parallel: Annotated[int | None, AtLeast(1)] = None

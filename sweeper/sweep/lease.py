@@ -90,12 +90,12 @@ def holding_lease(
     sleep: Callable[[float], None] = time.sleep,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lease. If another launcher holds the lease, wait until the lease is
-    released or expires. After `patience` seconds, raise `AnotherLauncher` as soon as the other
-    launcher is seen to be alive. Yield a function that raises `AnotherLauncher` once another
-    launcher has taken over. If the sweep does not exist when the block ends, the lease leaves no
-    files behind. `tell` gets a message if this waits for a lease to expire. With `existing`,
-    raises `NotFound` if there is no such sweep."""
+    """Hold the sweep's lease. If another launcher holds the lease, wait until the lease is released
+    or expires. After `patience` seconds, raise `AnotherLauncher` as soon as the other launcher is
+    seen to be alive. Yield a function that raises `AnotherLauncher` once another launcher has taken
+    over. If the sweep does not exist when the block ends, the lease leaves no files behind. `tell`
+    gets a message if the caller must wait for a lease to expire. With `existing`, raises `NotFound`
+    if there is no such sweep."""
     deadline, is_told = clock() + patience, False
     while True:
         if existing and not folder.store.exists(folder.plan):

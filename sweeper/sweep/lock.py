@@ -1,5 +1,5 @@
 """Ensures that a sweep has at most one launcher: with a kernel lock if the store is a folder, with
-a lease (`lease.py`) if it is remote."""
+a lease (`lease.py`) if the store is remote."""
 
 import contextlib
 import fcntl
@@ -55,8 +55,8 @@ def _holding(
     the lock leaves no files behind. `existing`: do not lock a sweep that does not exist.
 
     Raises `AnotherLauncher` if a launcher still has the lock after `patience` seconds. With
-    `existing`, raises `NotFound` if the sweep does not exist. `tell` gets a message while this
-    waits for a lease to expire.
+    `existing`, raises `NotFound` if the sweep does not exist. `tell` gets a message if the caller
+    must wait for a lease to expire.
     """
     if folder.store.is_remote:
         from sweeper.sweep.lease import holding_lease

@@ -156,7 +156,8 @@ class Budget(NamedTuple):
 
     @property
     def of_tokens(self) -> tuple[str, ...]:
-        """The limits on `tokens` and `usd` that are set. Tokens must be counted only for these."""
+        """The limits on `tokens` and `usd` that are set. Tokens must be counted only for these
+        limits."""
         return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
 
     def document(self) -> dict[str, object]:

@@ -31,8 +31,9 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 class View(NamedTuple):
     """The state of a run, from its events. `wants`: the run needs an attempt, its first or another
-    one. `cancel` and `retry` say whether such a request of a user is in effect (see `cancel_asked`
-    and `retry_asked`). `size` is the number of events, which never decreases."""
+    one. `cancel` and `retry` say whether a user's request to cancel or to retry the run is in
+    effect (see `cancel_asked` and `retry_asked`). `size` is the number of events, which never
+    decreases."""
 
     size: int
     state: RunState
@@ -75,8 +76,8 @@ class RunTable:
     def read(self) -> None:
         """Read all events again. Views change only if there are new events.
 
-        Events are never removed. If some are missing, somebody is deleting the sweep, and its
-        runs must not count as new: this then raises `NotFound` if the plan is gone too, else
+        Events are never removed. If some are missing, somebody is deleting the sweep, and its runs
+        must not count as new: `read` then raises `NotFound` if the plan is gone too, else
         `StoreError`.
         """
         where = self._folder.address

@@ -30,10 +30,9 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """Return two dicts. The first maps run ids to waits: it has the open runs in `lacking`, and the
-    open runs whose parents have not all succeeded. The second maps each stage with unknown runs to
-    the wait of these runs. `lacking` has waits that are already known, by run id or by the key of a
-    choice."""
+    """Return two dicts. The first has, by run id, the waits of the open runs that are in `lacking`
+    or whose parents have not all succeeded. The second has, by stage, the waits of unknown runs.
+    `lacking` has waits that are already known, by run id or by the key of a choice."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # Parents come before their children.

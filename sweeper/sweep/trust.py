@@ -126,7 +126,7 @@ def _digest(document: Mapping[str, object]) -> str:
 
 def _key(*, make: bool) -> bytes:
     """Return this user's secret key: $SWEEPER_IDENTITY, or else the key in the home folder. If
-    there is none, create it; with `make=False`, return an empty value."""
+    there is no key, create one; with `make=False`, return an empty value instead."""
     given = os.environ.get(_VARIABLE, "")
     if given:
         if len(given) < _SHORTEST:

@@ -52,7 +52,7 @@ def check_tasks(
 ) -> Checked:
     """Check the chosen tasks at a path. With a `kind` of environment, also try the tasks that have
     no mistakes. Raises `UsageError` if there is no task, and `NotThere` if this machine does not
-    support such environments."""
+    support environments of this kind."""
     problems = Problems()
     tasks = read_tasks(path, problems, choice)
     mistakes = problems.error().problems if problems else ()
