@@ -295,9 +295,9 @@ def start(
 
 
 def stop(home: str | None = None) -> bool:
-    """Stop the engine that serves a home. Return False if there is none. Sends a signal only to a
-    process that answers as this home's engine and has the recorded pid. Raises EngineError if the
-    process does not stop in time, or belongs to another user."""
+    """Stop the engine that serves a home. Return False if no engine serves the home. Sends a signal
+    only to a process that answers as this home's engine and has the recorded pid. Raises
+    EngineError if the process does not stop in time, or belongs to another user."""
     info = find(home)
     if info is None:
         return False

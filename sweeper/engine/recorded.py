@@ -67,7 +67,7 @@ class Records:
     def completed(self, session: str, datum: Datum, number: int) -> Datum:
         """Return a datum with the recorded logprobs of its sampled tokens added. Tokens that were
         not sampled get the weight 0. Raises RequestError if the datum's spans are missing or do not
-        match the recorded sequences."""
+        match the recorded sequences, or if a token that was not sampled has an advantage."""
         where = f"data[{number}]"
         targets = datum.inputs.get("target_tokens")
         if not datum.spans or targets is None or targets.ndim != 1:

@@ -218,8 +218,9 @@ class Registry:
             return list(self._runs.values())[::-1]
 
     def add_sampler(self, session: str, sampler: Sampler) -> None:
-        """Add a sampler. If the session has too many samplers, the least recently used ones are
-        moved to disk, and later dropped."""
+        """Add a sampler. If the session has more than `SAMPLERS_IN_MEMORY` samplers, the least
+        recently used ones are moved to disk. If it has more than `SAMPLERS`, the least recently
+        used one is dropped."""
         with self._lock:
             if session not in self._sessions:
                 raise Unknown(f"there is no session {session}")

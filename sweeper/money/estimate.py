@@ -71,9 +71,9 @@ def newest_sweeps(store: Store) -> Iterator[SweepFolder]:
 
 
 def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
-    """Return the keys that a succeeded run of the sweep recorded, or None if the sweep has no such
-    run, has another recipe, or has stages. Of a long file only the start and the end are read,
-    since some keys appear late."""
+    """Return the keys that a succeeded run of the sweep recorded; empty if the run's metrics cannot
+    be read. None if the sweep has no such run, has another recipe, or has stages. Of a long file,
+    only the start and the end are read, since some keys appear late."""
     plan = folder.read_plan()
     if plan.stages or plan.recipe.reference != recipe:
         return None
@@ -219,7 +219,8 @@ def _reckoned(plan: Plan, earlier: Guesses, settings: Sequence[Settings]) -> lis
 
 
 def _schedule(hours: Sequence[float], abreast: int) -> float:
-    """Return the total time of runs that take `hours` each, with `abreast` runs at a time."""
+    """Return the hours until all runs have ended. Each run takes one of `hours`; the runs start in
+    this order, `abreast` at a time."""
     import heapq
 
     slots = [0.0] * abreast
@@ -230,7 +231,8 @@ def _schedule(hours: Sequence[float], abreast: int) -> float:
 
 def _examples(plan: Plan, store: Store) -> Iterator[Example]:
     """Yield the runs that succeeded in their first attempt, from those of the newest sweeps that
-    share a recipe with the plan and use the same service."""
+    share a recipe with the plan and use the same service. Runs whose usage was not counted are left
+    out."""
     examples = 0
     for folder in newest_sweeps(store):
         try:

@@ -232,8 +232,8 @@ class Checker(typing.Generic[Made]):
         return read(*self.source.read(made, key))
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
-        """Return whether the key is not a field, or takes an object or code. If so, report it,
-        but only once. A null value for a field is not refused here."""
+        """Return whether the key is not a field, or takes an object or code. If so, report the key,
+        unless it was reported before. Return False for a null value of a field."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]

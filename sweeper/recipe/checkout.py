@@ -168,8 +168,8 @@ class Tree:
         self.live.append(f"{folder}/ ({why})")
 
     def _is_repository(self, name: str) -> bool:
-        """Return whether a folder is a submodule or another repository. Return False for a worktree
-        of this repository."""
+        """Return whether a folder is a submodule or another repository. Return False for a
+        worktree."""
         path = os.path.join(self._root, name, ".git")
         if os.path.isdir(path):
             return True

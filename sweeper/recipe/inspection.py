@@ -369,8 +369,8 @@ def load(recipe: Located) -> ModuleType:
 
 
 def config_class(module: ModuleType, name: str | None) -> type[object]:
-    """Return the named class, else `CLIConfig`, else the only chz class that the module
-    defines."""
+    """Return the class `name`; without a name, `CLIConfig`, else the only chz class that the module
+    defines. Raises `Refused` if there is no such class."""
     try:
         import chz
     except ImportError:

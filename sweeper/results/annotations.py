@@ -70,7 +70,8 @@ def note(
     star: bool | None = None,
 ) -> Marks:
     """Write a note about a sweep or run, add or remove tags, and set or remove the star. Returns
-    the resulting marks. Raises `NotFound`, and `UsageError` for an invalid note or tag."""
+    the resulting marks. Raises `NotFound`, and `UsageError` if a note or tag is invalid, or if
+    `target` matches several runs or a run that belongs to no sweep."""
     return mark(target, Noted(text, tag, untag, star), root=root)
 
 

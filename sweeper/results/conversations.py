@@ -115,9 +115,9 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
 
 
 def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
-    """Divide a group by sections with numbered headings ("Completion 2"). Each trajectory also
-    gets the messages before the first of these sections. None unless the numbers are 0 to `size`
-    - 1."""
+    """Divide a group by sections with numbered headings ("Completion 2"). Each trajectory also gets
+    the messages before the first of these sections. None unless the numbers of one kind of heading
+    are 0 to `size` - 1."""
     families: dict[str, dict[int, dict[str, object]]] = {}
     for section in _all_sections(group):
         matched = _NUMBERED.match(_heading(section))

@@ -168,8 +168,9 @@ class Launches:
 
     def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
         """Return the provenance of an attempt. `launch` is the id of the launch in the attempt's
-        events. If `launch` is None, because an older version wrote the events, the last launch
-        before the time `opened` is used. Return None if the launch is unknown."""
+        events. If no record has this id, the provenance has only the id. If `launch` is None,
+        because an older version wrote the events, the only launch is used, or the last one before
+        the time `opened`. Return None if there is no such launch."""
         if launch is not None:
             same = (facts for facts in self._launches if facts.get("launch") == launch)
             newest = next(same, {"launch": launch})

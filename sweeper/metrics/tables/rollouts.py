@@ -270,7 +270,8 @@ def rollout_parts(
 ) -> list[Part]:
     """Return the rollouts of a run, in one part for each combination of values of `LABELS`. Each
     part also has the values `common`. If `iteration` is not None, only the rollouts of this
-    iteration are returned; a negative number counts back from the last iteration."""
+    iteration are returned; a negative number counts back from the end, so -1 is the last
+    iteration."""
     wanted = None if keys is None else [*keys, "iteration"]
     columns, texts, _, _ = read_rollouts(recorded, wanted)
     if iteration is not None and columns.rows:
