@@ -319,7 +319,8 @@ def _flags(
 def _hollow(
     cell: CellBehaviour, ranking: Ranking, by_run: Mapping[str, list[Rollout]], gain: float
 ) -> list[Flag]:
-    """Return a flag if the reward rose while the fraction of correct answers did not."""
+    """Return a flag if the reward rose but the fraction of correct answers did not. There is no
+    flag if 90 % of the answers are correct at the end."""
     ranked = next(entry for entry in ranking.cells if entry.name == cell.cell)
     marks = [[r for r in by_run[run.id] if r.correct is not None] for run in ranked.runs]
     right = _over_time([m for m in marks if m], _share_right)

@@ -385,9 +385,9 @@ def _noise(
 
 
 def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return, for each axis with three or more numbers, a dict from cell to the rank of its
-    value. If at least half of the cells at some value diverged, add a dict under the axis's name
-    plus `TOWARD`: 1 for cells at such values, 0 for the others."""
+    """Return, for each axis with three or more numbers, a dict from cell to the rank of its value.
+    If at least half of the cells at some value diverged, add a dict under the axis's name plus
+    `TOWARD`: 1 for cells at such values, 0 for all other cells."""
     places: dict[str, dict[str, float]] = {}
     for key in keys:
         values = ordered(key, [cell.settings for cell in cells])

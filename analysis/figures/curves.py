@@ -53,7 +53,7 @@ def band(runs: Sequence[Series]) -> Band:
 
 
 def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
-    """Return the values as a table with a row for each run, if all runs have the same steps (see
+    """Return the values as an array with a row for each run, if all runs have the same steps (see
     `reading/history.py`) and only finite values; else None."""
     if any(points.steps is not runs[0].steps for points in runs):
         return None

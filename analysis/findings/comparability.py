@@ -136,8 +136,9 @@ def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None:
-    """Return the cell with the best mean at a step. A run without a value at this step counts
-    with its last value before it. None if a cell has no such value, or a value is not finite."""
+    """Return the cell with the best mean at a step. A run without a value at this step counts with
+    its last value before it. None if a cell has no value up to this step, or a value is not
+    finite."""
     means: dict[str, float] = {}
     for cell in cells:
         seen = [points.values[points.steps <= step] for points in _curves(data, cell)]

@@ -101,8 +101,8 @@ def propose(
 
 
 def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
-    """Return the axes to extend, with the direction: ends that are better than their neighbours,
-    and, if there is a clear winner, ends of axes with two values."""
+    """Return the evidence of the findings about axes to extend: axes whose end is better than its
+    neighbour and, if there is a clear winner, axes with only two values."""
     clear = any(finding.kind == "separated" for finding in findings)
     ends = [finding.evidence or {} for finding in findings if finding.kind in ("edge", "at_end")]
     return [end for end in ends if end["told"] or (clear and end["values"] < 3)]

@@ -1,5 +1,5 @@
-"""Finds items that one cell solves and another does not, with the answers of both. Keeps only
-the answers that may be shown, since there may be millions."""
+"""Finds items that one cell solves and another does not, with the answers of both. Keeps only the
+answers that may be shown, since a sweep may have millions of answers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

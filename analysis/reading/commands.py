@@ -38,7 +38,7 @@ def _folder(data: SweepData) -> str | None:
 
 def _typed_in(data: SweepData) -> str | None:
     """Return the folder in which the user typed the launch. If it was not recorded, return the
-    folder in which the runs execute, unless the grid sets that folder."""
+    folder in which the runs execute, or None if the grid sets that folder."""
     launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None

@@ -40,8 +40,9 @@ FEW = 4
 shared noise."""
 
 MANY = 12
-"""If cells share their noise and fewer than this were repeated, all get the same variance, since
-the spread of variances cannot be estimated. Otherwise variances may be moderated."""
+"""If cells share their noise and fewer cells than this were repeated, all cells get the same
+variance, since the spread of variances cannot be estimated. Otherwise variances may be
+moderated."""
 
 LEVEL = 0.02
 """The level of the test for equal variances. One in fifty sweeps with equal variances does not
@@ -50,9 +51,9 @@ protection."""
 
 NOISIER = 0.1
 """The level of the F test that a cell is noisier than the other cells. With two seeds per cell, the
-test detects noise of four times the size in two of three sweeps. At a level of 5 %, undetected
-noise would cause more false winners than promised. At this level, two in a hundred true winners are
-lost."""
+test detects a standard deviation of four times the size in two of three sweeps. At a level of 5 %,
+undetected noise would cause more false winners than promised. At this level, two in a hundred true
+winners are lost."""
 
 TOWARD = " toward divergence"
 """Appended to the name of an axis if at least half of the cells at some value diverged."""

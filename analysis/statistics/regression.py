@@ -159,7 +159,7 @@ class Fit:
 
     def part(self, index: int, at: Floats) -> tuple[Floats, Floats]:
         """Return the effect of an axis at the inputs `at`, relative to the overall mean, and the
-        standard error of effect plus mean."""
+        standard error of the sum of this effect and the mean."""
         place = self.place(index)
         terms = self.columns[index].terms(at)
         chosen = [0, *range(place.start, place.stop)]

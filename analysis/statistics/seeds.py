@@ -119,7 +119,7 @@ class Comparison(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """The geometric mean as a multiple of the best cell's; None on the linear scale."""
+        """The cell's geometric mean, divided by that of the best cell; None on the linear scale."""
         return exp(self.difference) if self.scale == "log" else None
 
     @property
