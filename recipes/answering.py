@@ -220,7 +220,7 @@ def judging(
     directory: rundir.RunDirectory, step: int, done: scores.Done, name: str = ""
 ) -> rewards.Judging:
     """Record the answers that a grader could not judge, in a file whose name begins with `name`.
-    Return the counts."""
+    Return the number of graded answers and of failures."""
     graded = [(item, row) for item, rows in done for row in rows if item.grader is not None]
     failed = [(item, row) for item, row in graded if row.get("error") is not None]
     failures = [

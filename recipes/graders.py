@@ -104,7 +104,7 @@ def number_in(text: str) -> float | None:
 
 
 def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
-    """Return the reason why a grader cannot work with this right answer, or None."""
+    """Return the reason why a grader cannot work with this right answer; None if it can."""
     if name == "regex":
         try:
             re.compile(answer)

@@ -63,7 +63,8 @@ def judging(
     run: RunDirectory, step: int, judge: str, failures: Sequence[Failure], answers: int, name: str
 ) -> Judging:
     """Write the failures of a step to a file whose name begins with `name`, and print the first
-    failure. Return the counts. `judge` is a phrase for the judge, such as "the verifier"."""
+    failure. Return the number of answers and of failures. `judge` is a phrase for the judge, such
+    as "the verifier"."""
     if not failures:
         return Judging(0, answers)
     file = f"{name}{FAILURES}"

@@ -469,7 +469,8 @@ class GroupTrainer(Trainer):
         return scores
 
     def judging(self, step: int, groups: list[Group], name: str = "") -> rewards.Judging:
-        """Record the answers that could not be judged. Return the counts."""
+        """Record the answers that could not be judged. Return the number of all answers and of
+        these."""
         failures, self.reward.failures = self.reward.failures, []
         answers = sum(len(group.rollouts) for group in groups)
         judge = f"reward_function {self.config.reward_function}"

@@ -89,7 +89,7 @@ def session_folder(environment: Mapping[str, str]) -> str:
 
 
 class Session(Trainer):
-    """The loop of a session: waits for orders and executes them, until one is `finish`."""
+    """The loop of a session: waits for orders and executes them, until an order says to finish."""
 
     advance: Callable[[int], None]
     """The recipe's method that saves a checkpoint if one is due, and then runs a step."""
@@ -301,8 +301,8 @@ class Session(Trainer):
 
     @property
     def marks(self) -> dict[str, Any]:
-        """The values of `Trainer`, the order during which a checkpoint was made, and the step at
-        which that order began."""
+        """The values of `Trainer.marks`, the order during which a checkpoint was made, and the step
+        at which that order began."""
         return super().marks | {"order": self.number, "order_begun": self.begun}
 
 

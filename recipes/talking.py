@@ -222,10 +222,10 @@ def _failed(status: int, message: str, field: str | None = None) -> Any:
 
 
 def _refusal(headers: Mapping[str, str], key: str | None) -> Any:
-    """Return a response that refuses a request, or None. If the endpoint has a key, the client
-    must send the key. Otherwise, requests from web pages and requests for a host name other than
-    localhost are refused, because any web site could spend the user's tokens through the
-    browser."""
+    """Return a response that refuses a request; None if the request is allowed. If the endpoint has
+    a key, the client must send the key. Otherwise, requests from web pages and requests for a host
+    name other than localhost are refused, because any web site could spend the user's tokens
+    through the browser."""
     if key is None:
         host = urlsplit(f"//{headers.get('host', '')}").hostname
         if "origin" in headers or host not in service.LOOPBACK:

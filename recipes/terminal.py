@@ -422,8 +422,8 @@ class EpisodeTrainer(rl.GroupTrainer):
         return scores
 
     def judging(self, step: int, groups: list[Group], name: str = "") -> rewards.Judging:
-        """Record the episodes that the verifiers of their tasks could not judge. Return the
-        counts."""
+        """Record the episodes that the verifiers of their tasks could not judge. Return the number
+        of played episodes and of these."""
         ended = chain.from_iterable(self.batch[_split_of(name)])
         played = [episode.played for episode in ended if episode.played is not None]
         tags = [group.problem.tag for group in groups for _ in group.rollouts]

@@ -38,8 +38,8 @@ def resolved(connection: Service | None, config: Any, last: Mapping[str, Any]) -
 
 
 def _of_checkpoint(connection: Service | None, checkpoint: str) -> str | None:
-    """Return the setting that was recorded with a checkpoint, or None. `checkpoint` is a run's
-    directory or an address."""
+    """Return the setting that was recorded with a checkpoint; None if none was recorded, or if the
+    record cannot be read. `checkpoint` is a run's directory or an address."""
     if not checkpoint.startswith("tinker://"):
         return rundir.last_state(checkpoint).get(KEY)
     if connection is None:

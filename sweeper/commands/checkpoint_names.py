@@ -41,7 +41,7 @@ def checkpoint_named(arguments: Namespace, name: str) -> Checkpoint:
 
 
 def service_of(plan: Plan) -> str | None:
-    """Return the model service of a plan's runs, or None."""
+    """Return the model service of a plan's runs; None if they use none."""
     return None if plan.service == "none" else plan.service
 
 

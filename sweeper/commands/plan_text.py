@@ -186,7 +186,7 @@ def _key_of(part: Plan, plan: Plan) -> str:
 
 def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Yield (key, number of values, values) for each axis, for each other key that varies, and for
-    the seeds if there are several. The values are collected from the runs, so they are also right
+    the seeds if there are several. The values are collected from the runs, so they are also correct
     for zipped, sampled, conditional and excluded axes."""
     seen: dict[str, dict[str, object]] = {key: {} for key in plan.axes}
     present: Counter[str] = Counter()

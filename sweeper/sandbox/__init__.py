@@ -73,7 +73,8 @@ def open_environment(kind: str, made: Made, *, unsafe: bool = False) -> Environm
 
 
 def missing(kind: str) -> str | None:
-    """Return what this machine lacks for this kind of environment, and how to get it, or None."""
+    """Return what this machine lacks for this kind of environment, and how to get it; None if
+    nothing is missing."""
     if kind == "bubblewrap":
         from sweeper.sandbox import bubblewrap
 

@@ -36,7 +36,8 @@ exit $s
 
 
 def missing(environment: str) -> str | None:
-    """Return why this interpreter cannot open environments of the type `environment`, or None."""
+    """Return why this interpreter cannot open environments of the type `environment`; None if it
+    can."""
     if importlib.util.find_spec("harbor") is None:
         return (
             "the package harbor is not in this interpreter (pip install harbor, Python 3.12 or "

@@ -261,7 +261,8 @@ class Shell:
 
     def _find_word(self, ends: list[str], output: Output) -> tuple[str, int] | None:
         """Look for one of the words `ends` in the data read so far. Return the word and its exit
-        code, or None. Move the data before the word to `output`."""
+        code, and move the data before the word to `output`. If there is no such word, return None,
+        and move all data except a possible beginning of a word."""
         for word in ends:
             mark = b"\0" + word.encode() + b" "
             at = self._read.find(mark)

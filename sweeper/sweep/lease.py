@@ -225,8 +225,8 @@ def _path(folder: SweepFolder, epoch: int) -> str:
 
 
 def _this_holder() -> bytes:
-    """Return a description of this process. If this process dies, other processes on this
-    machine can tell, and need not wait for its lease to expire."""
+    """Return a description of this process. It lets other processes on this machine detect that
+    this process has died, so that they need not wait for its lease to expire."""
     identity = {**this_process()._asdict(), "nonce": os.urandom(8).hex()}
     return json.dumps(identity).encode() + b"\n"
 

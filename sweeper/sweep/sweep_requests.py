@@ -55,7 +55,7 @@ def propose_plan(folder: SweepFolder, document: dict[str, object]) -> None:
 
 
 def asked_pause(folder: SweepFolder) -> Pause | None:
-    """Return the requested pause, if there is one. Raises `StoreError`."""
+    """Return the requested pause; None if no pause is requested. Raises `StoreError`."""
     return folder.read_request("pause", read_pause)
 
 
@@ -66,17 +66,19 @@ def asked_parallel(folder: SweepFolder) -> int | None:
 
 
 def asked_stop(folder: SweepFolder) -> Request | None:
-    """Return the request to end the launcher, if there is one. Raises `StoreError`."""
+    """Return the request to end the launcher; None if there is no such request. Raises
+    `StoreError`."""
     return folder.read_request("stop", read_asked)
 
 
 def asked_cancel(folder: SweepFolder) -> Request | None:
-    """Return the request that cancelled the whole sweep, if there is one. Raises `StoreError`."""
+    """Return the request that cancelled the whole sweep; None if there is no such request. Raises
+    `StoreError`."""
     return folder.read_request("cancel", read_asked)
 
 
 def asked_plan(folder: SweepFolder) -> Plan | None:
-    """Return the new plan, if there is one. Raises `StoreError`."""
+    """Return the new plan; None if none was proposed. Raises `StoreError`."""
     return folder.read_request("plan", read)
 
 

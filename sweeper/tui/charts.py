@@ -38,7 +38,7 @@ def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
 
 def _share(number: float, low: float, high: float) -> float:
     """Return the relative position of `number` between `low` (0) and `high` (1). The result is
-    right even if `high - low` overflows a float."""
+    correct even if `high - low` overflows a float."""
     if math.isfinite(high - low):
         return (number - low) / (high - low)
     return (number / 2 - low / 2) / (high / 2 - low / 2)
