@@ -64,12 +64,13 @@ class Level:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of the grid. `effect` is the marginal mean of the best value minus that of the worst
-    value, on the scale of the comparison. The interval and the p of `effect` are corrected for
-    choosing these two values among all values. On an ordered axis, `ends` is the mean of the last
-    value minus the mean of the first, and `steps` has the differences between neighbouring values.
-    `log` is set if the numbers are spaced by ratios. `matched` is False if no combination of the
-    other settings was measured at every value: the means then include effects of other axes."""
+    """An axis of the grid. `effect` is the marginal mean of the best value minus the marginal mean
+    of the worst value, on the scale of the comparison. The interval and the p of `effect` are
+    corrected for choosing these two values among all values. On an ordered axis, `ends` is the mean
+    of the last value minus the mean of the first, and `steps` has the differences between
+    neighbouring values. `log` is set if the numbers are spaced by ratios. `matched` is False if no
+    combination of the other settings was measured at every value: the means then include effects of
+    other axes."""
 
     key: str
     levels: tuple[Level, ...]

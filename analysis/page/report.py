@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Report:
     """A finished report. `verdict` is a short text for a terminal, and `document` the content of
-    `report.json`. `files` maps the names of files to their paths. `figures` maps keys or
-    subjects to figures, which are dicts for plotly."""
+    `report.json`. `files` maps the names of files to their paths. `figures` maps the names of
+    figures to dicts for plotly."""
 
     verdict: str
     document: dict[str, Any]

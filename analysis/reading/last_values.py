@@ -56,8 +56,8 @@ def _judged(data: SweepData, metric: Metric, ends: Ends | None) -> SweepData:
 
 
 def _ends(sweeps: Sequence[SweepData]) -> Ends | None:
-    """Return statistics of the last values of the runs. None if a counted run has too few
-    values, or if there is only one run."""
+    """Return statistics of the last values of the runs. None if a counted run has too few values,
+    or if fewer than two runs count."""
     tails: list[Floats] = []
     cells: dict[tuple[int, str], list[int]] = {}
     for number, data in enumerate(sweeps):

@@ -50,8 +50,8 @@ def open_runs(data: SweepData) -> int:
 
 
 def grown_from(data: SweepData) -> int:
-    """Return the smallest number of seeds per cell with which the sweep was launched, if seeds
-    were added later; else 0. For a race, return 0: its statistics allow for added seeds."""
+    """Return the smallest number of seeds per cell with which the sweep was launched, if seeds were
+    added later; else 0. For a race, return 0: the statistics of a race allow for added seeds."""
     if data.plan is not None and data.plan.race is not None:
         return 0
     launches = () if data.plan is None else data.plan.launches
