@@ -52,8 +52,8 @@ def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tup
 def _importance_sampling(
     logprobs: Floats, inputs: Arrays, _config: LossConfig
 ) -> tuple[Floats, Floats]:
-    """Return -w (p / q) A, with p the current probability of a token, q the sampler's, and A the
-    advantage. The gradient equals the loss."""
+    """Return -w (p / q) A, with w the weight of a token, p its current probability, q the
+    sampler's, and A the advantage. The gradient equals the loss."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     loss = -ratio * inputs["advantages"] * inputs["weights"]
     return loss, loss
@@ -86,7 +86,8 @@ def _cispo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats
 
 
 def _dro(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Compute DRO, which has a quadratic penalty on log(p / q) instead of the ratio p / q."""
+    """Compute DRO, which has a quadratic penalty on log(p / q) instead of the ratio p / q (p: the
+    current probability of a token, q: the sampler's)."""
     apart = logprobs - inputs["logprobs"]
     return _penalised(logprobs, inputs, apart, _number(config, "beta", _DRO))
 

@@ -102,7 +102,8 @@ def step(run: Run, params: optimizer.AdamParams) -> dict[str, float]:
 
 
 def check_ttl(ttl_seconds: int | None) -> None:
-    """Raise RequestError unless Tinker accepts the time to live: an hour to ten years."""
+    """Raise RequestError for a time to live that Tinker rejects: less than an hour, or more than
+    ten years. None (no limit) is valid."""
     if ttl_seconds is not None and not 3600 <= ttl_seconds <= 315_360_000:
         raise RequestError(f"ttl_seconds is {ttl_seconds}: it must be from 3600 to 315360000")
 

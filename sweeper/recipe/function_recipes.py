@@ -111,7 +111,7 @@ class Function:
 
 def _taken(function: Callable[..., object]) -> type[object] | None:
     """Return the class of config that a function takes as its only parameter: a chz class or a
-    dataclass. None for a function that makes a config."""
+    dataclass. None for other functions, such as one that makes a config."""
     try:
         hints: dict[str, typing.Any] = typing.get_type_hints(function)
         (name,) = inspect.signature(function).parameters

@@ -350,7 +350,8 @@ def _source(spec: ModuleSpec) -> str | None:
 
 
 def load(recipe: Located) -> ModuleType:
-    """Import the recipe's module, or its file under a name that hides no other module."""
+    """Import the recipe's module, or its file under a name that hides no other module. For a
+    package, import its `__main__`, unless the recipe names a function. Raises `Refused`."""
     try:
         if recipe["kind"] == "file":
             stem = os.path.splitext(os.path.basename(recipe["file"]))[0]

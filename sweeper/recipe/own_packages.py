@@ -74,7 +74,7 @@ def own_folders() -> frozenset[str]:
 
 
 def what_installs_change() -> set[str]:
-    """Return files and folders that change when a package is installed or removed."""
+    """Return the files and folders that may change when a package is installed or removed."""
     paths = {os.path.join(sys.prefix, "pyvenv.cfg")}
     for folder in own_folders():
         if "-packages" in folder and os.path.isdir(folder):

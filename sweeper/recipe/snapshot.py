@@ -231,8 +231,8 @@ def _write(path: str, source: IO[bytes], mode: int) -> None:
 
 def _give_history(snapshot: Snapshot, copy: str) -> None:
     """Make a git repository for the copy, since many recipes record their commit and fail without a
-    repository. Make none if git, the checkout or its commit is missing. The new repository is
-    separate from the checkout's."""
+    repository. Make none if git, the checkout or its commit is missing. The new repository reads
+    the objects of the checkout's repository, and changes nothing there."""
     commit = snapshot.commit
     objects = git(snapshot.root, "rev-parse", "--git-path", "objects") if commit else None
     if not commit or not objects or git(copy, "init", "-q", "--template=") is None:

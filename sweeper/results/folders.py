@@ -56,7 +56,8 @@ def _walk(top: str, on_error: OnError | None) -> Iterator[str]:
 
 def _folders_below(top: str, on_error: OnError | None) -> Iterator[tuple[str, set[str], list[str]]]:
     """Yield each folder outside the sweeps as (path, names in the folder, names of the folders in
-    it). A folder comes before the folders inside it. Linked folders come last, sorted by path."""
+    it). A folder comes before the folders inside it. Linked folders come last, sorted by path.
+    Hidden folders, folders of rollouts, and folders of file parts are left out."""
     root = os.path.realpath(top)
     pending: list[tuple[str, str | None]] = [("", None)]
     links: list[tuple[str, str | None]] = []

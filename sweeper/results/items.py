@@ -257,8 +257,9 @@ def _of_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[
 
 
 def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
-    """Parse an EvalStore. A reward above 0 scores 1, as in tinker-cookbook. Other rewards, and
-    answers that ended in an error, score 0."""
+    """Parse the answers in an EvalStore. A reward above 0 scores 1, as in tinker-cookbook. Other
+    rewards, and answers that ended in an error, score 0. Rows without a reward or an id are
+    skipped."""
     for row in rows:
         reward = _score(row.get("reward"))
         identity = row.get("example_id") or row.get("idx")

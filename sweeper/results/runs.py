@@ -340,7 +340,8 @@ class RecordedRun(ABC):
 
     def plot(self, *keys: str) -> Any:
         """Return a plotly figure of metrics by step; without `keys`, of the run's metric. Raises
-        `UsageError` if a metric was not recorded."""
+        `UsageError` if a metric was not recorded, or if there are no `keys` and the run has no
+        metric."""
         import plotly.graph_objects as go  # pyright: ignore[reportMissingTypeStubs]
 
         wanted = keys or ((self.metric["name"],) if self.metric is not None else ())

@@ -42,6 +42,6 @@ def offered(service: Service, seconds: float | None = None) -> tuple[Model, ...]
 
 
 def smallest(models: tuple[Model, ...]) -> Model | None:
-    """Return the smallest model that can be trained and sampled; None if there is none."""
+    """Return the smallest model that can be trained and sampled; None if there is no such model."""
     usable = [m for m in models if m.trainable is not False and m.sampleable is not False]
     return min(usable, key=lambda model: (model.billions, len(model.model_name)), default=None)

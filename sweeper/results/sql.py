@@ -165,8 +165,9 @@ def mentioned(name: str, query: str) -> bool:
 
 
 def mentions_all(query: str, table: str) -> bool:
-    """Return whether a query may need columns of `table` without naming these columns: by `*`,
-    by a `FROM` without a `SELECT`, by a pivot, or by the table's name or alias as a value."""
+    """Return whether a query may need columns of `table` without naming these columns, for example
+    by `*`, by a `FROM` without a `SELECT`, by a pivot, or by the table's name or alias as a
+    value."""
     text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", query, flags=re.IGNORECASE)
     words = re.findall(r"[\w\"]+|\S", text.lower())
     if "*" in words or words.count("from") > words.count("select"):
