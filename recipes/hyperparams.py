@@ -200,8 +200,8 @@ def _shape(model: str) -> Shape | None:
 
 @cache
 def _installed() -> Mapping[str, Shape]:
-    """Return the sizes in the tables of the installed tinker-cookbook, which may know more
-    models. The tables are read without an import, which would load torch."""
+    """Return the sizes in the tables of the installed tinker-cookbook, which may have more models
+    than `SHAPES`. The tables are read without an import, which would load torch."""
     spec = importlib.util.find_spec("tinker_cookbook")
     folders = None if spec is None else spec.submodule_search_locations
     if not folders:

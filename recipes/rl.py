@@ -178,7 +178,8 @@ class GroupTrainer(Trainer):
 
     @cached_property
     def telemetry(self) -> "Telemetry":
-        """Sends episodes to the OpenTelemetry collector whose address is the setting `otlp`."""
+        """The sender of episodes to the OpenTelemetry collector whose address is the setting
+        `otlp`."""
         from sweeper.telemetry import Telemetry
 
         return Telemetry(self.config.otlp)
@@ -307,8 +308,8 @@ class GroupTrainer(Trainer):
     @property
     def drops_constant(self) -> bool:
         """Whether groups whose rewards are all equal are dropped. By default they are dropped,
-        unless there is an entropy bonus or a KL penalty, because these also train on answers with
-        equal rewards."""
+        unless there is an entropy bonus or a KL penalty, because the bonus and the penalty also
+        train on answers with equal rewards."""
         config = self.config
         if config.remove_constant_reward_groups is not None:
             return config.remove_constant_reward_groups

@@ -144,8 +144,8 @@ class Session(Trainer):
         self.orders.put_progress(**now, step=self.step, metrics=shown, pid=os.getpid())
 
     def carry_out(self, order: Mapping[str, Any]) -> None:
-        """Execute an order and answer it. When a resumed run repeats orders, it skips orders that
-        were answered with an error, and orders to sample that were answered."""
+        """Execute an order and answer it. A resumed run repeats orders, but skips an order that is
+        answered already if the answer is an error, or if the order is to sample."""
         before = self.orders.answer(self.number)
         if before is not None and ("error" in before or order["kind"] == "sample"):
             return

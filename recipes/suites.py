@@ -29,7 +29,7 @@ NAMED: Mapping[str, tuple[tuple[str, int], ...]] = {
 
 
 class Item(NamedTuple):
-    """A question. `key` is a hash of its content, `grader` is None if the question is not graded.
+    """A question. `key` is a hash of its content. `grader` is None if the question is not graded.
     `others` are further suites that contain the question."""
 
     key: str

@@ -70,8 +70,8 @@ class Grading(NamedTuple):
 
 class Spec(NamedTuple):
     """The definition of a session. The session trains on `problems` (prompts and answers), on
-    `data` (a file below the grids folder), or on the task that `settings`, the recipe's settings,
-    name."""
+    `data` (a file below the grids folder), or on the task that is named in `settings` (the settings
+    of the recipe)."""
 
     kind: Kind
     name: str

@@ -302,7 +302,7 @@ def _refresh(source: str) -> None:
 
 
 def _dated(data: bytes, source: str, today: str) -> bytes:
-    """Return the table with a date and a source. These are added if they are missing."""
+    """Return the table with a date and a source. A missing date or source is added."""
     import json
 
     document = cast(dict[str, object], prices.with_rows(json.loads(data)))

@@ -16,8 +16,8 @@ _PANE_SECONDS = 60.0
 
 
 def alone(plan: Plan, name: str, store: Store) -> Plan:
-    """Return the plan of a sweep for debugging. Its only run is the run `name` of `plan`. Raises
-    `NotFound`, `UsageError`."""
+    """Return the plan of a sweep for debugging. The sweep's only run is the run `name` of `plan`.
+    Raises `NotFound`, `UsageError`."""
     run = _run_of(plan, name)
     if run.parents:
         raise UsageError(

@@ -178,7 +178,7 @@ def _head(plan: Plan) -> str:
 
 
 def _key_of(part: Plan, plan: Plan) -> str:
-    """Return the title of the column with keys. It contains the stage's name if there are
+    """Return the title of the column with keys. The title contains the stage's name if there are
     stages."""
     stage = next((run.stage for run in part.runs), None)
     return f"{stage}: key" if plan.stages and stage else "key"

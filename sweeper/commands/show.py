@@ -152,8 +152,8 @@ def _parts(times: StepTimes) -> Iterator[tuple[str, str, str]]:
 
 def _step_of(checkpoint: Mapping[str, object]) -> object:
     """Return the training position of a checkpoint: the batch, together with the epoch if there is
-    one, because the batch may restart in every epoch. The last checkpoint has no batch: return the
-    number of completed epochs."""
+    one, because the batch may restart in every epoch. For the last checkpoint, which has no batch,
+    return the number of completed epochs."""
     batch, epoch = checkpoint.get("batch"), checkpoint.get("epoch")
     if not epoch:
         return batch

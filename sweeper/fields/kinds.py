@@ -56,7 +56,8 @@ def wrong(node: Node, where: str, expected: str, problems: Problems) -> None:
 
 
 def unread(node: Node, where: str, problems: Problems) -> Node:
-    """Return the node itself. This is the reader of a `Shape` whose value is read later."""
+    """Return the node itself. A `Shape` uses this function as its reader if its value is read
+    later."""
     del where, problems
     return node
 

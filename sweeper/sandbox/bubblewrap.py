@@ -301,9 +301,10 @@ class Bubblewrap(InShell):
 
 
 def _file_system(made: Made) -> list[str]:
-    """Return the options for the file system. It is in memory, with this machine's programs
-    read-only; or it is a given root under a writable layer in memory. One size limit applies to all
-    files that are written, except those in `/dev/shm`, which has a limit of its own."""
+    """Return the options for the file system. The file system is in memory, with this machine's
+    programs read-only. If a root is given, the file system is this root under a writable layer in
+    memory. One size limit applies to all files that are written, except those in `/dev/shm`, which
+    has a limit of its own."""
     if made.root is not None:
         argv = ["--bind", f"{_UNDER}/merged", "/"]
     else:

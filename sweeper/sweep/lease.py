@@ -1,5 +1,5 @@
-"""Ensures that a sweep on a remote store has only one launcher: the process that created the
-newest `launcher/<epoch>`. This process holds the lease until it releases the lease, or sends no
+"""Ensures that a sweep on a remote store has only one launcher: the process that created the newest
+`launcher/<epoch>`. That process holds the lease until it releases the lease, or has sent no
 heartbeat for `LEASE_SECONDS`."""
 
 # launcher/<epoch>            created exclusively, so that only one launcher gets the epoch
@@ -225,8 +225,8 @@ def _path(folder: SweepFolder, epoch: int) -> str:
 
 
 def _this_holder() -> bytes:
-    """Return a description of this process. It lets other processes on this machine detect that
-    this process has died, so that they need not wait for its lease to expire."""
+    """Return a description of this process. The description lets other processes on this machine
+    detect that this process has died, so that they need not wait for its lease to expire."""
     identity = {**this_process()._asdict(), "nonce": os.urandom(8).hex()}
     return json.dumps(identity).encode() + b"\n"
 

@@ -135,5 +135,6 @@ class Bubblewrap(BaseEnvironment):
 
 
 def _safe_member(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-    """Leave out devices and pipes, which an agent can create anywhere."""
+    """Return None for devices and pipes, which an agent can create anywhere. Check other members
+    with `tarfile.data_filter`."""
     return None if member.isdev() else tarfile.data_filter(member, path)
