@@ -134,8 +134,9 @@ class _Job(NamedTuple):
 
 
 class Lane:
-    """A queue of requests. If `ordered`, they run one at a time, in the order of their sequence
-    numbers, which begin at 1. Otherwise the newest request is usually taken first (`_OLDEST`)."""
+    """A queue of requests. If `ordered`, the requests run one at a time, in the order of their
+    sequence numbers, which begin at 1. Otherwise the newest request is usually taken first
+    (`_OLDEST`)."""
 
     def __init__(self, *, ordered: bool) -> None:
         self._ordered, self._taken = ordered, 0

@@ -61,8 +61,8 @@ class Contents:
 
     def listing(self, top: str, gate: Sequence[Entry]) -> list[Entry] | None:
         """Return the cached listing of a sweep's files. `gate` is the present listing of the
-        sweep's folders `gates`. Return None if no listing is cached, or if the cached listing is
-        too old or was cached with a different `gate`."""
+        sweep's folders that are named in `gates`. Return None if no listing is cached, or if the
+        cached listing is too old or was cached with a different `gate`."""
         stored = self._folder.load_json(f"listing of {top}")
         if stored is None or stored["gate"] != [[*entry] for entry in gate]:
             return None
@@ -72,7 +72,8 @@ class Contents:
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
         """Cache the listing of a sweep's files if nothing writes to the sweep. `gate` is the
-        listing of the sweep's folders `gates`, and must have been made before `listing`."""
+        listing of the sweep's folders that are named in `gates`, and must have been made before
+        `listing`."""
         start = len(top) + 1
         gated = (entry.path[start:] for entry in gate)
         if is_settled(gated) and is_settled(entry.path[start:] for entry in listing):

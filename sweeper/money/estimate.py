@@ -169,9 +169,9 @@ def _source(estimate: Estimate) -> str:
 
 
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:
-    """Estimate the usage of the runs `wanted` of the plan. None if neither earlier runs nor the
-    recipe allow an estimate. A remote store is not searched for earlier runs, since that would take
-    too long."""
+    """Estimate the usage of the runs `wanted` of the plan, and of the plan's runs that are not
+    known yet. None if `wanted` is empty, or if neither earlier runs nor the recipe allow an
+    estimate. A remote store is not searched for earlier runs, since that would take too long."""
     if not wanted:
         return None
     examples = [] if store.is_remote else list(_examples(plan, store))

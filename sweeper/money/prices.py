@@ -202,7 +202,7 @@ class _Table(NamedTuple):
 
 def read(data: bytes, path: str, date: str | None = None) -> Prices:
     """Parse the price table `data` of the file `path`. `date` is used for a table without a date.
-    Raises `UsageError` with the place of the mistake."""
+    Raises a `UsageError` that says where the mistake is."""
     try:
         document: object = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -205,8 +205,8 @@ def _require_rest(folder: SweepFolder) -> None:
 
 
 def _forget_environment(folder: str) -> None:
-    """Remove the environment file of a sweep that was deleted or renamed. If the file stayed,
-    the next launch with the sweep's name would assume that the sweep lies on an unmounted disk."""
+    """Remove the environment file of a sweep that was deleted or renamed. If the file stayed, the
+    next launch with the sweep's name would assume that the sweep is on an unmounted disk."""
     from sweeper.sweep import environment_file
 
     environment_file.forget(environment_file.env_file(folder), folder)

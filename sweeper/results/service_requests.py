@@ -36,9 +36,9 @@ class Service(NamedTuple):
         seconds: float | None = None,
         **query: str,
     ) -> dict[str, object]:
-        """Send a request and return the answer. `subject` names the requested thing in messages.
-        Raises `NotFound` if the thing does not exist, `EnvironmentFailure` if the service refuses
-        or does not answer."""
+        """Send a request and return the answer. `subject` names the requested resource in messages.
+        Raises `NotFound` if the resource does not exist, `EnvironmentFailure` if the service
+        refuses or does not answer."""
         from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import ProxyHandler, Request, build_opener

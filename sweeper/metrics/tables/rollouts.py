@@ -59,7 +59,7 @@ class Summaries(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The places of a run's rollouts: the listed files, the run's folders (one per attempt, oldest
+    """The sources of a run's rollouts: the listed files, the run's folders (one per attempt, oldest
     first), and an optional cache."""
 
     files: Files
