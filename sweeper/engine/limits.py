@@ -121,8 +121,8 @@ class Gate:
         return now
 
     def leave(self, key: str) -> None:
-        """Remove an admitted key, and admit waiting keys. A `key` that is waiting is not
-        removed."""
+        """Remove an admitted key, and admit waiting keys. If `key` is waiting, it stays in the
+        queue."""
         due = list[Callable[[], None]]()
         with self._lock:
             self._inside.discard(key)

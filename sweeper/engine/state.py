@@ -256,7 +256,7 @@ class Registry:
             return held[name]
 
     def drop_run(self, name: str) -> None:
-        """Remove a training client and its waiting requests. Its checkpoints stay."""
+        """Remove a training client and its waiting requests. The client's checkpoints stay."""
         with self._lock:
             run = self._runs.pop(name, None)
             if run is not None:
@@ -267,7 +267,8 @@ class Registry:
             self._on_drop(run.lane)
 
     def end(self, name: str, status: Mapping[str, object] | None = None) -> None:
-        """End a session: remove its training clients and samplers. Its checkpoints stay."""
+        """End a session: remove its training clients and samplers. The checkpoints of the session
+        stay."""
         with self._lock:
             session = self._sessions.pop(name, None)
             if session is not None:

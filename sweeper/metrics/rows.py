@@ -245,7 +245,7 @@ def ends_final(records: Sequence[Mapping[str, object]]) -> bool:
 
 def numbers(rows: Sequence[Row], key: str) -> list[Point]:
     """Return the values of `key` that are numbers (see `as_number`), including NaN and infinities,
-    in the order of `rows`. Other strings, booleans, nulls and rows without the key are skipped."""
+    in the order of `rows`. All other values, and rows without the key, are skipped."""
     return [
         Point(step if isinstance(step := row["step"], int | float) else None, value)
         for row in rows

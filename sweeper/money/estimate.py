@@ -159,7 +159,6 @@ def sentence(estimate: Estimate | None, service: str) -> str | None:
 
 
 def _source(estimate: Estimate) -> str:
-    """Describe the source of the estimate."""
     if estimate.by_recipe == estimate.runs:
         return "the recipe's estimate"
     runs = f"; the recipe's estimate for {plural(estimate.by_recipe, 'run')}" * bool(

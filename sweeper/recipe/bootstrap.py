@@ -278,8 +278,8 @@ def serve(status: str) -> None:
 
 
 def answer_prompts() -> None:
-    """Answer "resume" if the recipe asks what to do about an existing folder and offers "resume",
-    as tinker-cookbook's `check_log_dir` does. Other prompts raise `EOFError`."""
+    """Answer "resume" to each prompt of the recipe that contains this word, such as that of
+    tinker-cookbook's `check_log_dir` about an existing folder. Other prompts raise `EOFError`."""
     import builtins
 
     def answered(prompt: object = "", /) -> str:

@@ -79,7 +79,8 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _wrong(name: str, value: str) -> str | None:
-    """Return why a line does not work for jobs on other machines, or None."""
+    """Return why a line with this option and value does not work for jobs on other machines; None
+    if it works."""
     shown = f"`{f'{name} {value}'.strip()[:80]}`"
     if _PASSWORD.search(value):
         return (

@@ -60,7 +60,7 @@ def choose(run: RecordedRun, checkpoint: str, *keys: str) -> Row:
 def download(service: Service, path: str, folder: str) -> Adapter:
     """Download the adapter of a checkpoint to a new folder, in PEFT's format. Raises `NotFound` if
     the service no longer has the checkpoint, `EnvironmentFailure` if the download fails. The SDK
-    runs in a separate process, because the SDK may abort a process that exits."""
+    runs in a separate process, because the SDK may abort its process at the exit."""
     # The SDK would retry for minutes. This request fails at once.
     service.ask("weights_info", "checkpoint", method="POST", body={"tinker_path": path})
     done = subprocess.run(
