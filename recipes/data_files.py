@@ -185,8 +185,8 @@ def _function_of(entry: Any) -> dict[str, Any] | None:
 
 
 def sample(path: str, parse: Callable[[Row], T]) -> tuple[list[T], float]:
-    """Return the first lines of a file, parsed, and a factor: about how many times as many lines
-    the whole file has."""
+    """Return the first lines of a file, parsed, and the estimated ratio of all lines of the file to
+    these lines."""
     chosen: list[T] = []
     for row, end in _rows(path):
         chosen.append(parse(row))

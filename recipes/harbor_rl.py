@@ -113,7 +113,7 @@ class TrialTrainer(terminal.EpisodeTrainer):
 
     @staticmethod
     def load_data(config: Any) -> Any:
-        """Read the tasks. Raises RecipeError if one has a mistake, or if this interpreter has no
+        """Read the tasks. Raises RecipeError if a task has a mistake, or if this interpreter has no
         harbor."""
         values = chz.asdict(config)
         if lacking := lacks(values):

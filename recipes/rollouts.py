@@ -170,9 +170,9 @@ def share_right(answer: str, text: str, ended: bool) -> float:
     """Return the share of positions that are right: 1.0 for exactly the answer.
 
     The share is relative to the length of the longer text, so that a long answer earns little; a
-    text that has not ended counts as a character longer. Ending a text earns nothing by itself.
-    Otherwise the model would first learn to end texts, and would stop trying letters before it
-    has found the right ones.
+    text that has not ended counts as one character longer. Ending a text earns nothing by itself.
+    Otherwise the model would first learn to end texts, and would stop trying letters before it has
+    found the right ones.
     """
     right = sum(a == b for a, b in zip(answer, text, strict=False))
     longer = max(len(answer), len(text) + (not ended))

@@ -191,7 +191,7 @@ class EpisodeTrainer(rl.GroupTrainer):
 
     @staticmethod
     def load_data(config: Config) -> terminal_tasks.Tasks:
-        """Read the tasks. Raises RecipeError if one has a mistake, or if this machine cannot run
+        """Read the tasks. Raises RecipeError if a task has a mistake, or if this machine cannot run
         the environment."""
         if (lacking := sandbox.missing(config.environment)) is not None:
             raise RecipeError(f"environment={config.environment}: {lacking}")

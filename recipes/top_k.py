@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import tinker
 
 _FLOOR = 1e-6
-"""The minimum probability of the rest. A smaller one cannot be computed precisely in float32, as
-1 minus the probabilities of the likeliest tokens."""
+"""The minimum probability of "the rest". A smaller probability cannot be computed precisely in
+float32, as 1 minus the probabilities of the likeliest tokens."""
 
 
 class Slopes(NamedTuple):

@@ -105,8 +105,9 @@ def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -
 
 
 def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Any | None:
-    """Return the W&B run. If it cannot be opened, return an offline run, which is stored on
-    disk. Return None if there is no project, if W&B is disabled, or if both fail."""
+    """Return the W&B run. If an online run cannot be opened, return an offline run, which is stored
+    on disk. Return None if there is no project, if W&B is disabled, or if the offline run cannot be
+    opened either."""
     if not (config.wandb_project or os.environ.get("WANDB_PROJECT")):
         return None
     if os.environ.get("WANDB_MODE") == "disabled":

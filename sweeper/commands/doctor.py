@@ -268,8 +268,8 @@ def _output(*command: str) -> str:
 def _try(
     request: "TrialRequest", root: str, arguments: Namespace
 ) -> tuple[list["Step"], str | None]:
-    """Test the backend with a job, and print each step unless `--json` is given. Return the
-    steps, and the error or None."""
+    """Test the backend with a job, and print each step unless `--json` is given. Return the steps,
+    and the error (None if the test succeeded)."""
     from sweeper.commands.doctor_try import try_out
 
     steps: list[Step] = []

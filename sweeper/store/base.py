@@ -71,8 +71,8 @@ class Store(Protocol):
         ...
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Return the paths of all files below the folder `prefix`. This may be faster than `list`,
-        since it needs neither sizes nor stamps."""
+        """Return the paths of all files below the folder `prefix`. This method may be faster than
+        `list`, since it needs neither sizes nor stamps."""
         ...
 
     def folders_with(self, name: str) -> Iterator[str]:

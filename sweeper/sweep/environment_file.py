@@ -87,8 +87,8 @@ def mark_of(path: str) -> str | None:
 
 def forget(path: str | None, folder: str | None = None) -> None:
     """Remove a file that `write` has written, if it exists. With `folder`, remove the file only if
-    it names this sweep's folder. Pass `folder` for a path from a store, because such a path cannot
-    be trusted. A file that cannot be removed now is removed by `gc`."""
+    the file names this folder of a sweep. Pass `folder` for a path from a store, because such a
+    path cannot be trusted. A file that cannot be removed now is removed by `gc`."""
     if path is None:
         return
     if folder is not None:

@@ -257,10 +257,10 @@ class SweepFolder:
         return events
 
     def peek_events(self, listed: Iterable[str] | None = None) -> Events:
-        """Read the events of all runs. On a local store this takes half the time of `read_events`,
-        and returns {} if the sweep is missing. Do not change the result, because runs with the same
-        events share one set. `listed` has the paths of the events' files, if the caller has listed
-        them already."""
+        """Read the events of all runs. On a local store this method takes half the time of
+        `read_events`, and returns {} if the sweep is missing. Do not change the result, because
+        runs with the same events share one set. `listed` has the paths of the events' files, if the
+        caller has listed them already."""
         top = self.store.local_path(self.state)
         if listed is not None:
             return _events_in(listed)

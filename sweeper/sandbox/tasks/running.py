@@ -53,8 +53,8 @@ class Judged(NamedTuple):
 
     @property
     def reward(self) -> float:
-        """The reward as one number: the reward called `reward`, else the mean of all; 0 if there
-        are none."""
+        """The reward as one number: the reward called `reward`, else the mean of all rewards; 0 if
+        there are no rewards."""
         if not self.rewards or "reward" in self.rewards:
             return self.rewards.get("reward", 0.0)
         return sum(self.rewards.values()) / len(self.rewards)
@@ -112,7 +112,8 @@ def made_of(task: Task, limits: Limits | None = None) -> Made:
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
     """Replace each `$NAME` in a text by the variable's value, or by nothing if it has no value.
-    `variables` are those that the Dockerfile has set so far. PATH has the usual default."""
+    `variables` are those that the Dockerfile has set so far. PATH has Docker's default if
+    `variables` does not have it."""
     values = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
     return re.sub(
         r"\$(?:\{(\w+)\}|(\w+))", lambda match: values.get(match[1] or match[2], ""), text
