@@ -34,9 +34,9 @@ JSON_BYTES = 16 * 2**20
 OTHER_BYTES = 64 * 2**20
 """Maximum size of any other body in bytes. The SDK sends batches in parts of 5,000,000 bytes."""
 _DRAINED = 8
-"""A body that is too large is read to its end and discarded before the client gets the error. A
-client whose connection is closed while it sends would not see the error, and would send the body
-again. Reading stops at this multiple of the limit."""
+"""A body that is too large is read and discarded, up to this multiple of the limit, before the
+client gets the error. A client whose connection is closed while it sends would not see the error,
+and would send the body again."""
 _HEAD_BYTES = 4096
 """Number of bytes kept from the beginning of a body that is too large. In the SDK's requests, these
 bytes contain the training client's name."""

@@ -388,7 +388,8 @@ def _parameter(origin: object, name: str) -> list[object]:
 
 
 def members_of(annotation: object) -> list[object]:
-    """Return the members of a union, without None. For another type, return a list of this type."""
+    """Return the members of a union, without None. For any other type, return a list that contains
+    only that type."""
     if type(annotation).__name__ == "UnionType" or typing.get_origin(annotation) is typing.Union:
         return [a for a in typing.get_args(annotation) if a is not type(None)]
     return [annotation]

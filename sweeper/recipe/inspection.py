@@ -418,9 +418,9 @@ def _taken_by_main(module: ModuleType, defined: dict[str, type[object]]) -> str 
 def describe(
     cls: type[object], *, deep: bool = False, above: tuple[type[object], ...] = ()
 ) -> dict[str, Takes]:
-    """Return the type of each field, its default if that is plain data, its doc, and whether it
-    is required. With `deep`, a field that holds another config has the fields of that config in
-    `fields`."""
+    """Return the type of each field, its default if that is plain data, its description, and
+    whether it is required. With `deep`, a field that holds another config has the fields of that
+    config in `fields`."""
     import chz
 
     takes: dict[str, Takes] = {}

@@ -12,8 +12,8 @@ _MOST_FOLDERS = 2_000
 _MOST_FILES = 2_000
 _MOST_BYTES = 1_000_000
 """The limits of a search for source files: folders, files, and bytes of each file. If there are
-more folders or files below a folder (it may be a home folder), only the files directly in it
-count. Of a larger file, only the first `_MOST_BYTES` are hashed."""
+more folders or files below a folder (it may be a home folder), only the files directly in that
+folder count. Of a larger file, only the first `_MOST_BYTES` are hashed."""
 
 
 def program(recipes: Iterable[Recipe], results: str | None) -> str | None:

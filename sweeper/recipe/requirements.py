@@ -1,5 +1,5 @@
 """Reads the requirements file that jobs use on other machines (`launch.requirements`). Finds lines
-that do not work there, and options that name package sources."""
+that do not work on these machines, and options that name package sources."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def read(path: str) -> Requirements:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the non-empty lines without comments, with their numbers. Lines that end with a
+    """Yield the non-empty lines without comments, each with its line number. Lines that end with a
     backslash are joined with the next."""
     first, joined = 0, ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -184,7 +184,7 @@ def _plain(value: object) -> int | float | str | None:
 
 
 def _step(turn: _Sequence) -> dict[str, object]:
-    """Return a turn as a step of a rollout summary. For display, `logs` has its tokens as a
+    """Return a turn as a step of a rollout summary. For display, `logs` has the turn's tokens as a
     string too."""
     lists = {key: list_of(turn.get(key)) for key in TOKENS if is_list(turn.get(key))}
     metrics: dict[str, object] = {}

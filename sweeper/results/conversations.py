@@ -74,7 +74,8 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
 
 def _recorded_lengths(group: Record) -> list[list[float]]:
     """Return the lengths of the turns of each trajectory in a group's section; empty if the section
-    does not give them. Each turn has two numbers: the tokens read, and the tokens written."""
+    does not give them. A turn has two lengths in tokens: that of its prompt and that of its
+    answer."""
     lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
         matched = _EPISODE.match(_heading(section))
