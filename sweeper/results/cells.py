@@ -16,8 +16,8 @@ smallest."""
 
 
 def counts(state: str, value: float | None, diverged: bool) -> bool:
-    """Return whether a run is included in its cell's mean and in comparisons. `diverged` means that
-    the run's last value was not finite."""
+    """Return whether a run is included in its cell's mean and in comparisons: it has succeeded, has
+    a finite value, and has not `diverged` (its last value was finite)."""
     return state == "succeeded" and value is not None and math.isfinite(value) and not diverged
 
 
