@@ -88,7 +88,7 @@ class AlarmActions:
         return (*actions, *(["run"] if self._command else []))
 
     def add(self, alarm: Alarm) -> None:
-        """Queue the actions of an alarm. They begin at the next `look`."""
+        """Queue the actions of an alarm. They begin at the next `check`."""
         if alarm.actions:
             self._due.append(alarm)
 
@@ -106,7 +106,7 @@ class AlarmActions:
             ]
         )
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Carry out the next actions in the queue, for a few alarms at a time. Raises
         `StoreError`."""
         self._see_to_commands()
@@ -124,12 +124,12 @@ class AlarmActions:
         """Carry out the remaining actions and wait for their commands, for at most
         `_LAST_SECONDS`. Raises `StoreError`."""
         deadline = self._clock() + _LAST_SECONDS
-        self.look()
+        self.check()
         while (self._commands or self._due) and self._clock() < deadline:
             for command in self._commands:
                 with suppress(subprocess.TimeoutExpired):
                     command.process.wait(0.2)
-            self.look()
+            self.check()
 
     def _stop_runs(self, alarm: Alarm) -> bool:
         """Request to stop the next few runs, if the alarm's actions stop runs. Return whether the

@@ -102,7 +102,7 @@ class AlarmMonitor:
         self._next = -1.0
         self._saved: tuple[int, float] = (0, clock())
 
-    def look(self) -> tuple[str, ...]:
+    def check(self) -> tuple[str, ...]:
         """Check the sweep's runs, if a check is due. Return `lines`."""
         if self._clock() >= self._next:
             self._next = self._clock() + self._every
@@ -135,13 +135,13 @@ class AlarmMonitor:
             self._begin()
             attempts = self._attempts()
             self._forget()
-            alarms, over = self._watcher.look(attempts)
+            alarms, over = self._watcher.check(attempts)
             self._pending += [(noticed, None) for noticed in alarms]
             self._pending += self._stack_requests.answered(self._is_running)
             self._record_pending()
             self._judged |= over
             self._keep()
-            self._alarm_actions.look()
+            self._alarm_actions.check()
             return all(seen.running or (seen.run, seen.attempt) in over for seen in attempts)
         except StoreError:
             return False  # the scheduler reports this error; pending alarms are recorded later

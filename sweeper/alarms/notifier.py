@@ -81,7 +81,7 @@ class Notifier:
         stacks = f"\n{shortened(alarm.stacks)}" if alarm.stacks else ""
         self._add(key, "alarm", f"{alarm.name}: {alarm.rule}: {alarm.message}{advice}{stacks}")
 
-    def look(self, reached: str | None) -> None:
+    def check(self, reached: str | None) -> None:
         """Record new messages, and send them. `reached` says which limit of the budget is
         reached (None: none of them)."""
         if reached is not None and "budget" in self._notify.on:

@@ -225,7 +225,7 @@ class Watcher:
         self._left = 0
         self._mismatches: dict[str | None, dict[str, float]] = {}  # model -> run -> first value
 
-    def look(self, attempts: Sequence[Seen]) -> tuple[list[Detection], set[tuple[str, int]]]:
+    def check(self, attempts: Sequence[Seen]) -> tuple[list[Detection], set[tuple[str, int]]]:
         """Check these attempts, and forget all others. Return the new detections, and the ended
         attempts that have been read to the end. Data that the store does not return now are read
         at the next check."""

@@ -173,13 +173,13 @@ class Capabilities(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A check of `doctor`. `look` makes the check and returns the result as text, or raises
+    """A check of `doctor`. `run` makes the check and returns the result as text, or raises
     `SweeperError` or `LookupError` with the problem. `needed`: a launch requires the check to
     pass."""
 
     name: str
     needed: bool
-    look: Callable[[], str]
+    run: Callable[[], str]
 
 
 def require(checks: Iterable[Check], backend: str) -> None:
@@ -188,7 +188,7 @@ def require(checks: Iterable[Check], backend: str) -> None:
     for check in checks:
         if check.needed:
             try:
-                check.look()
+                check.run()
             except LookupError as error:
                 raise EnvironmentFailure(f"{backend}: {error}") from error
 

@@ -35,7 +35,7 @@ class GpuRoom:
         with_gpus = [job for job in jobs if self._of(self._options) or self._of(job.resources)]
         self._submitted += [time.monotonic()] * len(with_gpus)
 
-    def look(self, resources: Mapping[str, object] | None = None) -> int | None:
+    def room(self, resources: Mapping[str, object] | None = None) -> int | None:
         """Return how many more jobs can start with these resources (None: with the backend's
         options). Return None if there is no limit. Raises `Unreachable` if the devices cannot be
         listed now."""
@@ -74,8 +74,8 @@ def checks(options: Mapping[str, object]) -> Iterable[Check]:
     if gpus is None:
         return []
 
-    def look() -> str:
+    def count() -> str:
         devices = gpus.check()
         return f"{len(devices)} GPUs, with room for {gpus.free()} more runs now"
 
-    return [Check("GPUs", True, look)]
+    return [Check("GPUs", True, count)]

@@ -144,7 +144,7 @@ def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) ->
 
 def _check(check: Check) -> CheckResult:
     try:
-        return CheckResult(check.name, True, check.needed, check.look())
+        return CheckResult(check.name, True, check.needed, check.run())
     except (SweeperError, OSError, LookupError, ImportError, subprocess.SubprocessError) as error:
         return CheckResult(check.name, False, check.needed, str(error))
 

@@ -66,7 +66,7 @@ def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fal
     from sweeper.tui.poller import Poller
 
     poller = Poller(SweepFolder.open(root, sweep))
-    view = poller.look()
+    view = poller.check()
     from sweeper.tui.app import WatchApp
 
     app = WatchApp(

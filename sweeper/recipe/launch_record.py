@@ -58,7 +58,7 @@ def has_changed(folder: SweepFolder, plan: Plan, secrets: Collection[str]) -> bo
     now = (
         None
         if plan.snapshot is None
-        else snapshot.look(folder.store, plan.snapshot, secrets=secrets)
+        else snapshot.preview(folder.store, plan.snapshot, secrets=secrets)
     )
     if now is None or now.snapshot == plan.snapshot:
         return now is None

@@ -83,7 +83,7 @@ def make(
     return CodeCopy(snapshot, None, tuple(tree.linked), tuple(tree.live), files=tree.files)
 
 
-def look(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
+def preview(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
     """Return the copy that a snapshot's checkout would give now, or None if the checkout cannot be
     copied. The copy's `snapshot` equals the given one if the code is the same. Stores nothing."""
     tree = Tree(

@@ -36,7 +36,7 @@ class Watched:
         reason, self._ended = self._ended, ""
         return reason
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End the environment's processes if they exceed a limit. The files are kept, because they
         belong to the task."""
         processes = list(itertools.islice(below(self.pid), 4 * self.limits.processes + 2))
@@ -118,7 +118,7 @@ def _monitor() -> None:
         with _lock:
             watched = list(_watched)
         for environment in watched:
-            environment.look()
+            environment.check()
         del watched
 
 

@@ -307,7 +307,7 @@ class AccountRecord(Protocol):
     is_remote: bool
     is_shared: bool
 
-    def look(self) -> Page:
+    def check(self) -> Page:
         """Return the newest page. Raises `StoreError`."""
         ...
 
@@ -339,7 +339,7 @@ class PrivateRecord:
     def __init__(self) -> None:
         self._page = BLANK
 
-    def look(self) -> Page:
+    def check(self) -> Page:
         return self._page
 
     def write(self, change: Callable[[Page], Page]) -> Page:
@@ -369,7 +369,7 @@ class StoredRecord:
         self._stamps: dict[str, int] = {}
         self._beaten = 0
 
-    def look(self) -> Page:
+    def check(self) -> Page:
         beats = self._store.list(self._beats)
         self._stamps = {entry.path.rpartition("/")[2]: entry.stamp for entry in beats}
         numbers = self._numbers()
@@ -398,7 +398,7 @@ class StoredRecord:
         for number in range(_TRIES):
             if number:
                 time.sleep(_CHANCE.uniform(0, _PAUSE_SECONDS))
-            newest = self.look()
+            newest = self.check()
             page = change(newest)
             if (page.learned, page.members) == (newest.learned, newest.members):
                 return newest

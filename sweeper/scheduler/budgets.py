@@ -60,7 +60,7 @@ class AttemptUsage:
         self._files: dict[Attempt, UsageFiles] = {}
         self._records: dict[Attempt, tuple[float, AttemptRecords]] = {}
 
-    def look(self, most: int | None = None) -> Mapping[Attempt, Used]:
+    def check(self, most: int | None = None) -> Mapping[Attempt, Used]:
         """Return the current usage of each attempt. At most `most` attempts are read for the first
         time; further new attempts are missing from the result."""
         keys: list[Attempt] = []
@@ -169,7 +169,7 @@ class SweepUsageWatch:
         self._events = 0
         self._published: SweepUsage | None = None
 
-    def look(self, plan: Plan) -> SweepUsage | None:
+    def check(self, plan: Plan) -> SweepUsage | None:
         """Return the sweep's usage, which may be some seconds old. Return None if nothing was
         counted yet, or if the usage of an attempt is unknown."""
         now, views = self._context.clock(), self._run_table.views.values()
@@ -185,7 +185,7 @@ class SweepUsageWatch:
         return self._published
 
     def _sum(self, plan: Plan) -> SweepUsage | None:
-        usages = self._attempts.look(_REMOTE_LOOKS if self._context.store.is_remote else None)
+        usages = self._attempts.check(_REMOTE_LOOKS if self._context.store.is_remote else None)
         runs = [Going(settings) for settings in not_known_yet(plan)]
         for run, view in self._run_table.views.items():
             planned, state = self._run_table.runs[run], view.state
@@ -260,7 +260,7 @@ class AccountBudget:
         self.spent = NOTHING
         self.trouble: str | None = None
 
-    def look(self, now: Spent) -> Spent:
+    def check(self, now: Spent) -> Spent:
         """Return the usage of all sweeps of the account in the period. `now` is the total usage of
         this sweep. The result may be incomplete; then `trouble` says why."""
         if self._context.clock() >= self._next:
@@ -376,7 +376,7 @@ class Spending:
         self.is_over = False
         """Whether running jobs must be stopped."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Add up the usage and compare it with the limits. Raises `Unreachable` if the account's
         usage is unknown; then no run may start."""
         used = self._used()
@@ -384,7 +384,7 @@ class Spending:
         if self._account is not None:
             limits, per = self._account.limits
             name = "the budget of your account" + _PER[per]
-            self._judge(limits, self._account.look(used), name, _RAISED.format(config_file.file()))
+            self._judge(limits, self._account.check(used), name, _RAISED.format(config_file.file()))
         self._judge(self._budget, used, "the budget", "run `sweeper launch` with a larger budget")
         if self._account is not None and self._account.trouble and self.reached is None:
             raise Unreachable(self._account.trouble)
@@ -397,7 +397,7 @@ class Spending:
 
     def _used(self) -> Spent:
         """Return the current usage of all attempts."""
-        usages = self._attempts.look().values()
+        usages = self._attempts.check().values()
         return Spent(total(used.usage for used in usages), sum(used.seconds for used in usages))
 
     def _judge(self, limits: Budget, used: Spent, name: str, how: str) -> None:

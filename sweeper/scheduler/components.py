@@ -46,7 +46,7 @@ class _Results(NamedTuple):
 
 
 class Racing(Stages):
-    """The race of one sweep (rounds that drop the worst cells), as of the last `look`. This class
+    """The race of one sweep (rounds that drop the worst cells), as of the last `check`. This class
     replaces `Stages`, since a sweep with a race has no stages."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
@@ -73,7 +73,7 @@ class Racing(Stages):
         the race does not wait."""
         return 0 if self._why_not is None else sum(self._plan.unknown.values())
 
-    def look(self, cancelled: Request | None = None) -> None:
+    def check(self, cancelled: Request | None = None) -> None:
         """Record the next round once all runs of the last round have ended, unless the sweep was
         `cancelled`. Files that cannot be read are listed in `trouble` and read again at the next
         look."""
@@ -188,7 +188,7 @@ class Requests:
         """A message about the pause that keeps runs from starting, or None."""
         return None if self.pause is None else self.pause.reason(self._folder.name)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Read the requests again if any has changed since the last check. Raises `StoreError`."""
         names = {self._folder.request(name): name for name in _NAMES}
         listed = self._folder.store.list(self._folder.launcher)
@@ -233,7 +233,7 @@ class Cancellations:
         self._not_yet: dict[str, float] = {}  # when to ask the backend again, by token
         self.stopping: set[str] = set()
 
-    def look(self, try_call: TryCall, *, away: bool) -> None:
+    def check(self, try_call: TryCall, *, away: bool) -> None:
         """Tell the backends which jobs to stop, once for each job. A job that cannot be stopped yet
         is tried again later; its worker checks for the request as well. While the engine is `away`,
         no job is stopped because it has lost the engine."""

@@ -55,7 +55,7 @@ class EngineWatch:
         """Whether the engine was missing at the last check, so that no run may be started."""
         return self._silent_since is not None and not (self._fixed and self._where is None)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the engine. Raises `Unreachable` if it has been missing for a while, or if its new
         address cannot be recorded."""
         now = self._clock()

@@ -314,7 +314,7 @@ class FailurePolicy:
         if self.smoke and runs:
             self.first = runs[0]
 
-    def look(self) -> str | None:
+    def check(self) -> str | None:
         """Judge the attempts that ended since the last step. If the service's quota or a full
         machine stopped one of them, return `service` or `machine` (keys of `labels.LOWERED`), else
         None."""

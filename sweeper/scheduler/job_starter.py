@@ -63,7 +63,7 @@ class JobStarter:
         self._spending_unknown = False
         self.unsubmitted: set[str] = set()
 
-    def look(
+    def check(
         self,
         try_call: TryCall,
         observed: dict[str, Observation],
@@ -88,7 +88,7 @@ class JobStarter:
         busy, most = self._busy(), 1 if self._policy.smoke else self._parallelism.here
         free, room = max(0, most - busy), sum(self._places.room(self.unsubmitted).values())
         startable = sum(1 for _ in itertools.islice(self._startable(), min(free, room)))
-        self._parallelism.look(busy, startable, paused=paused, refused=refused)
+        self._parallelism.check(busy, startable, paused=paused, refused=refused)
         if room < free and self._places.crowded:
             self._parallelism.lower(busy + room)
 
@@ -145,7 +145,7 @@ class JobStarter:
                 # The call may have found some of these jobs before it failed.
                 unknown = self._run_table.unacknowledged()
                 runs = [run for run in jobs.values() if run in unknown]
-                self._withdrawals.look(place, runs, self.unsubmitted)
+                self._withdrawals.check(place, runs, self.unsubmitted)
 
     def _acknowledge_at(self, place: str, opened: Mapping[str, str]) -> None:
         """Look up these jobs (token -> run) at one place, and submit the missing ones again. Raises
@@ -156,7 +156,7 @@ class JobStarter:
         self.unsubmitted |= set(missing)
         again: list[str] = []
         stage_room = self._stage_room()
-        staying = self._withdrawals.look(place, missing, self.unsubmitted)
+        staying = self._withdrawals.check(place, missing, self.unsubmitted)
         room = self._places.room(self.unsubmitted)[place]
         for run in staying:
             attempt = self._run_table.views[run].state.opened

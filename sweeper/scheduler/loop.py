@@ -180,7 +180,7 @@ class Scheduler:
         notifier, spending = self._parts.notifier, self._parts.spending
         if notifier is None:
             return
-        notifier.look(None if spending is None else spending.reached)
+        notifier.check(None if spending is None else spending.reached)
         if summary.finished and summary.ends is None:
             views = self._parts.run_table.views.items()
             states = {run: (view.state.state.value, view.state.attempt) for run, view in views}
@@ -193,7 +193,7 @@ class Scheduler:
         parts = self._parts
         parts.run_table.read()
         if parts.starting:
-            parts.requests.look()
+            parts.requests.check()
         self._observed = {}
         unreachable = "; ".join(dict.fromkeys(self._reconcile())) or None
         self._publish(unreachable)
@@ -201,7 +201,7 @@ class Scheduler:
         counts = self._counts()
         held = parts.backlog.held
         held_back = parts.stages.held_back + (0 if held is None else parts.backlog.wanting())
-        alarms = () if parts.alarm_monitor is None else parts.alarm_monitor.look()
+        alarms = () if parts.alarm_monitor is None else parts.alarm_monitor.check()
         return Summary(
             counts=counts,
             to_start=parts.backlog.left(self._job_starter.unsubmitted),
@@ -234,7 +234,7 @@ class Scheduler:
     def _publish(self, unreachable: str | None) -> None:
         parts = self._parts
         lowered = parts.parallelism.lowered
-        usage = parts.usage.look(parts.stages.plan)
+        usage = parts.usage.check(parts.stages.plan)
         parts.publisher.publish(
             Observations(
                 self._observed,
@@ -272,18 +272,18 @@ class Scheduler:
 
         parts.places.damaged.clear()
         reached = self._poll_jobs(try_call)
-        spending_unknown = parts.spending is not None and not try_call(parts.spending.look)
+        spending_unknown = parts.spending is not None and not try_call(parts.spending.check)
         engine = parts.engine
-        engine_away = engine is not None and (not try_call(engine.look) or engine.away)
-        parts.cancellations.look(try_call, away=engine_away)
+        engine_away = engine is not None and (not try_call(engine.check) or engine.away)
+        parts.cancellations.check(try_call, away=engine_away)
         if reached:
-            refused = parts.policy.look()
+            refused = parts.policy.check()
             refused = "machine" if self._machine_full else refused
             self._machine_full = False
             if parts.starting:
-                parts.stages.look(parts.requests.cancel)
+                parts.stages.check(parts.requests.cancel)
                 missing += parts.stages.trouble
-            self._job_starter.look(
+            self._job_starter.check(
                 try_call,
                 self._observed,
                 refused=refused,
@@ -299,7 +299,7 @@ class Scheduler:
         if parts.places.several:
             parts.withdrawals.finish()
         opened = parts.places.of_each(parts.run_table.open())
-        parts.heartbeats.look(attempt_of(job) for jobs in opened.values() for job in jobs)
+        parts.heartbeats.check(attempt_of(job) for jobs in opened.values() for job in jobs)
         statuses: dict[str, JobStatus] = {}
         reached = False
         for place, jobs in opened.items():
@@ -309,7 +309,7 @@ class Scheduler:
             try_call(partial(parts.places.look_where_nothing_is, place))
             reached = True
         if statuses:
-            self._observed |= parts.lost_workers.look(statuses, parts.cancellations.stopping)
+            self._observed |= parts.lost_workers.check(statuses, parts.cancellations.stopping)
         return reached
 
     def _poll_place(self, place: str, tokens: list[str], statuses: dict[str, JobStatus]) -> None:

@@ -52,13 +52,13 @@ class LostWorkers:
         self._starting = starting
         self._kernel = _KernelKills()
 
-    def look(
+    def check(
         self, statuses: Mapping[str, JobStatus], stopping: Collection[str]
     ) -> dict[str, Observation]:
         """Judge the running jobs by the statuses from their backends. `stopping` are jobs that were
         asked to stop. `statuses` and `stopping` name each job by its token. Return observations of
         runs that are neither over nor healthy. Raises `StoreError`."""
-        self._kernel.look(statuses)
+        self._kernel.check(statuses)
         if any(status.state in GONE for status in statuses.values()):
             # A worker records its outcome before it exits. So only an outcome that is missing after
             # the backend's answer is really missing.
@@ -160,7 +160,7 @@ class _KernelKills:
         self._counts = (0, 0)  # from the last two checks, since a job ends shortly after its kill
         self._ended: dict[str, bool] = {}
 
-    def look(self, statuses: Mapping[str, JobStatus]) -> None:
+    def check(self, statuses: Mapping[str, JobStatus]) -> None:
         """Record the jobs that ended since the last check, according to the backend."""
         count = self._counter.count()
         ended = {job: s for job, s in statuses.items() if s.state is JobState.ENDED}

@@ -126,7 +126,7 @@ class Governor:
             with suppress(StoreError):  # The next heartbeat may succeed.
                 self._record.beat(self._name)
 
-    def look(self, jobs: Jobs) -> Allowance:
+    def check(self, jobs: Jobs) -> Allowance:
         """Report the load of the sweep, and take the slots that it may have. Raises
         `StoreError`."""
         now = self._clock()
@@ -278,7 +278,7 @@ class Governor:
         if now < self._seek_at:
             return
         self._seek_at = now + _SEEK_SECONDS
-        page = self._record.look()
+        page = self._record.check()
         gone = self._gone(page)
         for name in self._abandoned.keys() - gone:
             del self._abandoned[name]
@@ -287,7 +287,7 @@ class Governor:
             if abandoned is None or abandoned.member.who != member.who:
                 is_here = member.who.host == self._member.who.host
                 abandoned = self._abandoned[name] = _Abandoned(member, self._clock, is_here=is_here)
-            abandoned.look()
+            abandoned.check()
 
     def _slots_needed(self, page: Page, gone: set[str]) -> dict[str, int]:
         """Return how many slots each member without a launcher still needs. Members that need all
@@ -313,7 +313,7 @@ class _Abandoned:
         self._heartbeats: Heartbeats | None = None
         self.at_work = member.slots
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Count the running runs again. A sweep that cannot be read keeps its count for a while."""
         try:
             self.at_work = self._count()
@@ -339,7 +339,7 @@ class _Abandoned:
         opened = [(run, state.opened) for run, state in states.items() if state.at_work]
         if self._heartbeats is None:
             self._heartbeats = Heartbeats(folder, self._clock)
-        self._heartbeats.look(opened)
+        self._heartbeats.check(opened)
         return sum(self._heartbeats.quiet(*attempt) <= LEASE_SECONDS for attempt in opened)
 
     def _another(self, folder: SweepFolder) -> int:
@@ -408,7 +408,7 @@ class Parallelism:
         number."""
         self.most = self._planned if most is None else most
 
-    def look(
+    def check(
         self, busy: int, startable: int, *, paused: int = 0, refused: str | None = None
     ) -> None:
         """Adapt to the load: `busy` jobs run, the service delays `paused` of them, and
@@ -428,7 +428,7 @@ class Parallelism:
         self._slots = busy
         wanted = max(0, min(startable, self.here - busy))
         try:
-            share = self._governor.look(
+            share = self._governor.check(
                 Jobs(busy, wanted, self.most, paused, refused=refused == "service")
             )
         except StoreError as error:

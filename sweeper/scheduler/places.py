@@ -267,7 +267,7 @@ class Withdrawals:
         self._policy = policy
         self._starting = starting
 
-    def look(self, place: str, runs: Iterable[str], unsubmitted: set[str]) -> list[str]:
+    def check(self, place: str, runs: Iterable[str], unsubmitted: set[str]) -> list[str]:
         """If `place` keeps the opened attempts of these runs waiting, withdraw as many of them
         as other places have room for. Remove their runs from `unsubmitted`, the runs whose
         opened attempts no backend has. Return the runs that stay."""

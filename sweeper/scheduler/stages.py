@@ -144,7 +144,7 @@ class _Lack(NamedTuple):
 
 
 class Stages:
-    """The stages of one sweep, as of the last `look`. In a sweep without stages no run waits."""
+    """The stages of one sweep, as of the last `check`. In a sweep without stages no run waits."""
 
     def __init__(self, context: Context, run_table: RunTable, env_file: str | None = None) -> None:
         self._context, self._run_table = context, run_table
@@ -188,7 +188,7 @@ class Stages:
         """Return whether a run waits for something that cannot happen."""
         return run in self._runs and self._runs[run].vain
 
-    def look(self, cancelled: Request | None = None) -> None:
+    def check(self, cancelled: Request | None = None) -> None:
         """Check which runs have ended, and make the choices of finished stages, unless the sweep
         was `cancelled`. Files that cannot be read are listed in `trouble` and read again at the
         next check."""
@@ -241,7 +241,7 @@ class Stages:
         self._runs, self._stages = waits(self._plan, self._fate, seen)
 
     def _progress(self) -> tuple[object, ...]:
-        """Return the parts of the state that one pass of `look` may change."""
+        """Return the parts of the state that one pass of `check` may change."""
         choices = tuple(choice.key for choice in self._plan.choices)
         return len(self._plan.runs), choices, len(self._lacking), len(self._away)
 

@@ -82,7 +82,7 @@ class Heartbeats:
         self._top = folder.store.local_path(folder.heartbeats)
         self.known: dict[Attempt, Beat] = {}
 
-    def look(self, attempts: Iterable[Attempt]) -> None:
+    def check(self, attempts: Iterable[Attempt]) -> None:
         """Poll these attempts, and forget all other attempts. Raises `StoreError`."""
         now, wanted = self._clock(), list(attempts)
         stamps = self._stamps(wanted)

@@ -215,7 +215,7 @@ class WatchApp(App[int]):
             self._own_loop.call_soon_threadsafe(self.call_later, do, *arguments)
 
     def _read(self) -> tuple[SweepView, PageData | None]:
-        view = self._poller.look()
+        view = self._poller.check()
         return view, self._read_page(view)
 
     def _read_page(self, view: SweepView) -> PageData | None:

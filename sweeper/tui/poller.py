@@ -125,7 +125,7 @@ class Poller:
         handle.files = Files(self._store, self._folder.runs)
         return handle
 
-    def look(self) -> SweepView:
+    def check(self) -> SweepView:
         """Poll the sweep. If nothing has changed, return the same object as the last call. If the
         store does not answer, return the last view with a `problem`, or raise the error if there is
         no view yet."""
@@ -143,7 +143,7 @@ class Poller:
         changed = not self._remote and self._stamp(self._folder.plan) != self._plan_stamp
         if changed or self._has_grown():
             self._open()
-        for run in self._states.look(self._ids):
+        for run in self._states.check(self._ids):
             self._unread[run] = None
             self._moves += 1
             if self._loaded.get(run, 0) != self._states.known[run].opened:
@@ -156,7 +156,7 @@ class Poller:
         opened = {
             run: state.attempt for run, state in self._states.known.items() if state.state in OPEN
         }
-        self._beats.look(opened.items())
+        self._beats.check(opened.items())
         problems = [*problems, self._follow(opened), self._poll(), self._load(opened)]
         problems.append(self._read_bodies(opened))
         alarms = self._read_alarms(problems)

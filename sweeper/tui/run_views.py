@@ -72,7 +72,7 @@ class States:
         """Return whether another attempt of a run is needed, or may be needed soon."""
         return run not in self._settled
 
-    def look(self, runs: Iterable[str]) -> list[str]:
+    def check(self, runs: Iterable[str]) -> list[str]:
         """Poll the runs. Return the runs with new events since the last poll."""
         if self._top is None:
             events = self._folder.read_events()

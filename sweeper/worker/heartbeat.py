@@ -36,7 +36,7 @@ class Requests:
         self.removed = False
         self.stacks = False
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Check for requests. Return whether the worker has to stop. If the launcher has declared
         the worker lost, record that the worker is alive. If the store does not answer, return
         False."""

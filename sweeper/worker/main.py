@@ -357,7 +357,7 @@ class Worker:
     def _look_for_requests(self) -> None:
         """Check for requests, and carry them out."""
         self._looked_at = time.monotonic()
-        if self._requests.look():
+        if self._requests.check():
             self._begin_stop()
         if self._requests.removed and self._syncing is not None:
             self._syncing.abandon()

@@ -54,18 +54,18 @@ def main() -> None:
         )
         seen = [Seen(run, 1, True, 1.0, {"paused": None}) for run in ids]
         for _ in range(5):
-            watcher.look(seen)
-        idle = min(cost(lambda: watcher.look(seen)) for _ in range(5))
+            watcher.check(seen)
+        idle = min(cost(lambda: watcher.check(seen)) for _ in range(5))
         print(f"{count} runs, none with a new row: {idle:.1f} ms")
         for run in ids[:10]:
             write(sweep, run, range(3, 4))
-        print(f"{count} runs, 10 with a new row: {cost(lambda: watcher.look(seen)):.1f} ms")
+        print(f"{count} runs, 10 with a new row: {cost(lambda: watcher.check(seen)):.1f} ms")
         later = 1e6
-        watcher.look(seen)
-        still = min(cost(lambda: watcher.look(seen)) for _ in range(5))
+        watcher.check(seen)
+        still = min(cost(lambda: watcher.check(seen)) for _ in range(5))
         print(f"{len(watcher.stalled)} runs, all stalled: {still:.1f} ms")
         write(sweep, ids[0], range(3, 20_000))
-        most = max(cost(lambda: watcher.look(seen[:1])) for _ in range(3))
+        most = max(cost(lambda: watcher.check(seen[:1])) for _ in range(3))
         print(f"one run with 20,000 new rows, of which one check reads a part: {most:.1f} ms")
 
 

@@ -305,7 +305,7 @@ def replayed(out: Path, name: str) -> dict[str, dict[str, Any]]:
         )
         over: set[tuple[str, int]] = set()
         while not over:
-            seen, over = watcher.look([Seen(run.id, 1, False)])
+            seen, over = watcher.check([Seen(run.id, 1, False)])
             alarms |= {alarm.rule: alarm.evidence for alarm in seen}
         by_run[run.id] = alarms
     return by_run

@@ -103,7 +103,7 @@ def floor(folder: str) -> float:
         sizes = {item.path: os.stat(f"{item.path}/metrics.jsonl").st_size for item in items}
     append(folder)
 
-    def look() -> None:
+    def check() -> None:
         with os.scandir(runs) as items:
             for item in items:
                 path = f"{item.path}/metrics.jsonl"
@@ -113,7 +113,7 @@ def floor(folder: str) -> float:
                     os.pread(descriptor, size - sizes[item.path], sizes[item.path])
                     os.close(descriptor)
 
-    return timed(look)
+    return timed(check)
 
 
 def cookbook(folder: str, key: str, cases: list[str]) -> dict[str, float]:

@@ -132,12 +132,12 @@ def refreshes(sweep: Sweep) -> dict[str, dict]:
     from sweeper.tui.text import UNICODE
 
     poller = Poller(SweepFolder(sweep.store, "many"))
-    while (view := poller.look()).loading:
+    while (view := poller.check()).loading:
         pass
     model = ScreenModel(view)
 
     def refresh() -> None:
-        view = poller.look()
+        view = poller.check()
         if view is not model.view:
             model.see(view)
             head_lines(view, UNICODE)

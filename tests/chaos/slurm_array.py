@@ -45,7 +45,7 @@ class Outage:
         self.unreachable: str | None = None
         self.away = self.over = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Begin or end the absence when it is time."""
         now = time.monotonic()
         if self.over or now < self._from:
@@ -96,7 +96,7 @@ class Driver:
                 "squeue", "-h", "-r", "-t", "running", "-o", "%i", check=False
             )
             self.most = max(self.most, len(running.splitlines()))
-            self.outage.look()
+            self.outage.check()
             if self.due and time.monotonic() > self.due[0] and self._submitted():
                 del self.due[0]
                 launcher.kill()

@@ -29,7 +29,7 @@ def test_killed_launchers_take_no_more_than_there_is(memory: Path, seed: int) ->
     assert account.kills > 10
     assert all(verdict.good for verdict in account.verdicts())
     assert account.most_over <= 0
-    assert StoredRecord(account.place, _only_account(account)).look().held == 0
+    assert StoredRecord(account.place, _only_account(account)).check().held == 0
 
 
 def _only_account(account: Account) -> str:
@@ -42,7 +42,7 @@ def test_a_limit_that_moves_is_followed(memory: Path) -> None:
     account = Account(memory, 2, [(1, 150), (2, 250)], cap=12, most=24, length=6)
 
     def learned() -> int:
-        return StoredRecord(account.place, _only_account(account)).look().learned.limit or 24
+        return StoredRecord(account.place, _only_account(account)).check().learned.limit or 24
 
     def busy(seconds: float) -> float:
         """Return the share of the seats that were taken, over some time."""

@@ -59,7 +59,7 @@ def _attempts_from_intent_to_claim(store: Store) -> None:
         claims = [_until_it_works(partial(claim, folder, run, 1, sleep=_shortly)) for _ in range(2)]
         assert claims == [True, False], run
         requests = Requests(folder, run, 1)
-        assert not requests.look()
+        assert not requests.check()
         assert not (requests.removed or requests.cancelled or requests.superseded)
         Heartbeat(folder, run, 1).write()
 

@@ -109,7 +109,7 @@ def test_a_missing_image_or_package_is_refused(
         capabilities_of("modal", {})
     (image,) = [check for check in backend_type("modal").checks({}) if check.name == "image"]
     with pytest.raises(LookupError, match=r"no image is given: set launch\.modal\.image"):
-        image.look()
+        image.run()
     monkeypatch.setitem(sys.modules, "modal", None)
     with pytest.raises(EnvironmentFailure, match=r"pip install .*\[modal\]"):
         _open(modal, tmp_path)

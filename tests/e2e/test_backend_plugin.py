@@ -52,7 +52,7 @@ def capabilities(options):
     return Capabilities(credentials=("BORROWED_TOKEN",))
 
 
-def look(options):
+def check(options):
     typed = read_options(Options, options, "launch.borrowed_time")
     if typed.queue != "long":
         raise LookupError("only the queue `long` is open")
@@ -66,7 +66,7 @@ BACKEND = BackendType(
     section_of(Options),
     by_run=True,
     capabilities=capabilities,
-    checks=lambda options: [Check("the queue", True, lambda: look(options))],
+    checks=lambda options: [Check("the queue", True, lambda: check(options))],
     leftovers=lambda folder, over, well: [
         Leftover([path], "notes of jobs that are over")
         for path in [os.path.join(folder, "borrowed.jsonl")]
@@ -215,9 +215,11 @@ def test_it_is_documented_where_the_others_are(typed, tmp_path: Path) -> None:
 
 def test_what_is_no_backend_is_reported(typed, tmp_path: Path) -> None:
     entry = tmp_path / "site" / "borrowed-1.0.dist-info" / "entry_points.txt"
-    entry.write_text("[sweeper.backends]\nborrowed-time = borrowed:look\n")
+    entry.write_text("[sweeper.backends]\nborrowed-time = borrowed:check\n")
     output = typed("plan", "g.yaml", code=2)
-    assert "g.yaml:6:12: launch.backend: the backend 'borrowed-time': borrowed:look is no" in output
+    assert (
+        "g.yaml:6:12: launch.backend: the backend 'borrowed-time': borrowed:check is no" in output
+    )
     entry.write_text("[sweeper.backends]\nborrowed-time = gone:BACKEND\n")
     output = typed("plan", "g.yaml", code=2)
     assert (

@@ -250,7 +250,7 @@ def test_the_screen_of_watch_has_no_orders(root: Path) -> None:
     from sweeper.tui.text import as_strip, as_text
 
     poller = Poller(SweepFolder(LocalStore(str(root)), "evil"))
-    app = WatchApp(poller, poller.look(), every=0.05)
+    app = WatchApp(poller, poller.check(), every=0.05)
 
     async def shown() -> None:
         async with app.run_test(size=(120, 40)) as pilot:

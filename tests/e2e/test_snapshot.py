@@ -59,7 +59,7 @@ def _extract(store: LocalStore, made: snapshot.CodeCopy, home: Path) -> Path:
 
 
 def _has_changed(store: LocalStore, copy: snapshot.Snapshot) -> bool:
-    now = snapshot.look(store, copy)
+    now = snapshot.preview(store, copy)
     return now is None or now.snapshot != copy
 
 

@@ -95,7 +95,7 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WatchApp]:
         shown = views or [view]
         poller: Any = SimpleNamespace(
             sweep=sweep,
-            look=lambda: shown[-1],
+            check=lambda: shown[-1],
             run=lambda run: SimpleNamespace(id=run, metric=metric),
         )
         app = WatchApp(poller, view, every=every, **options)

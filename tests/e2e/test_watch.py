@@ -263,7 +263,7 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
     sweep.run({"x": 1}, state=state)
     sweep.save()
     poller = Poller(SweepFolder(open_store(str(tmp_path)), "s"))
-    app = views.WatchApp(poller, poller.look(), leaves=True, every=0.05)
+    app = views.WatchApp(poller, poller.check(), leaves=True, every=0.05)
 
     async def looked_at() -> None:
         async with app.run_test() as pilot:

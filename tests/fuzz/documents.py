@@ -316,7 +316,7 @@ class World:
             return f"{type(error).__name__}: {error}"[:300]
         return None
 
-    def look(self, rng: random.Random) -> None:
+    def check(self, rng: random.Random) -> None:
         """Poll the sweep as the live view does."""
         del rng
         from sweeper.store.opening import open_store
@@ -324,7 +324,7 @@ class World:
 
         poller = Poller(SweepFolder(open_store(str(self.top / "root")), "bad"))
         for _ in range(3):
-            poller.look()
+            poller.check()
 
     def launcher(self, rng: random.Random) -> None:
         """Request retries and cancels; then step a launcher on a backend that executes nothing."""
@@ -399,7 +399,7 @@ class World:
 
 
 _OTHERS: dict[str, Callable[[World, random.Random], None]] = {
-    "LOOK": World.look,
+    "LOOK": World.check,
     "LAUNCHER": World.launcher,
     "READY": World.ready,
     "WORKER": World.worker,

@@ -28,4 +28,4 @@ class Watched:
 
     def run(self, number: int = 0, seconds: float = 1.0) -> RunView:
         self.now += seconds
-        return self.poller.look().runs[number]
+        return self.poller.check().runs[number]

@@ -144,7 +144,7 @@ def test_the_alarm_of_a_broken_reward_has_its_error(folder, written, message):
         path = f"{folder.folder.log_path('r', 1)}/iteration_000001/reward_failures.jsonl"
         folder.store.append(path, written.encode())
     folder.write(rows(0) + rows(1, **{"env/all/frac_reward_failed": 1.0}))
-    raised, _ = folder.watcher().look([Seen("r", 1, running=True)])
+    raised, _ = folder.watcher().check([Seen("r", 1, running=True)])
     [shown] = [new.evidence.message for new in raised if new.rule == "judge_failed"]
     assert shown.endswith(message) and "\n" not in shown
 
@@ -163,10 +163,10 @@ def test_sampler_against_trainer_is_compared_with_the_other_runs_of_the_model(fo
         Seen(run, 1, running=True, model=models.get(run, "dense"), drifts=run == "drifts")
         for run in first
     ]
-    raised = watcher.look(runs)[0]
+    raised = watcher.check(runs)[0]
     later = rows(*range(2, 9)) + rows(9, **{key: 0.004})
     folder.store.append(f"{folder.folder.log_path('faulty', 1)}/metrics.jsonl", later.encode())
-    raised += watcher.look(runs)[0]
+    raised += watcher.check(runs)[0]
     assert [(alarm.run, alarm.rule) for alarm in raised] == [("faulty", "mismatch")]
     assert (
         "10 times the usual value of the sweep's other runs, 0.0002" in raised[0].evidence.message
@@ -182,20 +182,20 @@ def test_an_attempt_that_began_anew_has_no_copies(folder):
 def test_rows_copied_by_a_resume_raise_no_second_alarm(folder):
     folder.write(rows(0) + NAN)
     watcher = folder.watcher()
-    assert [f.rule for f in watcher.look([Seen("r", 1, True)])[0]] == ["nan"]
+    assert [f.rule for f in watcher.check([Seen("r", 1, True)])[0]] == ["nan"]
     folder.write(rows(0) + NAN, attempt=2)
-    assert watcher.look([Seen("r", 2, True)])[0] == []
+    assert watcher.check([Seen("r", 2, True)])[0] == []
     folder.write(NAN.replace("1", "2", 1), attempt=2)
-    assert [f.rule for f in watcher.look([Seen("r", 2, True)])[0]] == ["nan"]
+    assert [f.rule for f in watcher.check([Seen("r", 2, True)])[0]] == ["nan"]
     folder.write(NAN, attempt=2)
-    assert watcher.look([Seen("r", 2, True)])[0] == []
+    assert watcher.check([Seen("r", 2, True)])[0] == []
 
 
 def test_an_ended_attempt_is_reported_once_read(folder):
     folder.write(rows(*range(40)))
     watcher = folder.watcher()
-    assert watcher.look([Seen("r", 1, False)]) == ([], {("r", 1)})
-    assert watcher.look([Seen("none", 1, False)]) == ([], {("none", 1)})
+    assert watcher.check([Seen("r", 1, False)]) == ([], {("r", 1)})
+    assert watcher.check([Seen("none", 1, False)]) == ([], {("none", 1)})
 
 
 def test_a_look_reads_a_bounded_number_of_bytes(folder):
@@ -204,7 +204,7 @@ def test_a_look_reads_a_bounded_number_of_bytes(folder):
     watcher, looks, over = folder.watcher(), 0, set[tuple[str, int]]()
     rules: list[str] = []
     while not over:
-        new, over = watcher.look([Seen("r", 1, False)])
+        new, over = watcher.check([Seen("r", 1, False)])
         rules += [f.rule for f in new]
         looks += 1
     assert rules == ["nan"]
@@ -215,18 +215,18 @@ def test_stalled_by_its_own_pace_and_never_while_paused(folder):
     watcher = folder.watcher()
     for step in range(10):
         folder.write(rows(step))
-        assert watcher.look([Seen("r", 1, True)])[0] == []
+        assert watcher.check([Seen("r", 1, True)])[0] == []
         folder.now += 5
     pause = {"reason": "rate_limit", "since": "2026-01-01T00:00:00Z"}
     for second in range(0, 3000, 100):
         time = f"2026-01-01T00:{second // 60:02d}:{second % 60:02d}Z"
         beat = {"paused": pause, "time": time}
-        assert watcher.look([Seen("r", 1, True, 0.0, beat)])[0] == []
+        assert watcher.check([Seen("r", 1, True, 0.0, beat)])[0] == []
         folder.now += 100
     folder.now -= 60
-    assert watcher.look([Seen("r", 1, True, 0.0, {})])[0] == []
+    assert watcher.check([Seen("r", 1, True, 0.0, {})])[0] == []
     folder.now += 20
-    raised, _ = watcher.look([Seen("r", 1, True, 0.0, {})])
+    raised, _ = watcher.check([Seen("r", 1, True, 0.0, {})])
     assert [f.rule for f in raised] == ["stalled"] and raised[0].evidence.bound == 50
 
 
@@ -234,22 +234,22 @@ def test_stalled_runs_are_listed_even_after_their_alarm(folder):
     watcher, key = folder.watcher(), ("r", 1)
     for step in range(4):
         folder.write(rows(step))
-        watcher.look([Seen("r", 1, True)])
+        watcher.check([Seen("r", 1, True)])
         folder.now += 5
     rules: list[str] = []
     for wait in (51, 600):  # the first stall then counts as the longest step
         folder.now += wait
         for quiet, stalled in ((0.0, {key}), (61.0, set[tuple[str, int]]()), (0.0, {key})):
-            rules += [f.rule for f in watcher.look([Seen("r", 1, True, quiet)])[0]]
+            rules += [f.rule for f in watcher.check([Seen("r", 1, True, quiet)])[0]]
             assert watcher.stalled == stalled
         folder.write(rows(9))
-        watcher.look([Seen("r", 1, True)])
+        watcher.check([Seen("r", 1, True)])
         assert watcher.stalled == set()
     assert rules == ["stalled"]
     off = folder.watcher(stalled=None)
-    off.look([Seen("r", 1, True)])
+    off.check([Seen("r", 1, True)])
     folder.now += 1e6
-    off.look([Seen("r", 1, True)])
+    off.check([Seen("r", 1, True)])
     assert off.stalled == set()
 
 
@@ -261,12 +261,12 @@ def test_work_after_the_last_step_is_not_stalled(folder, last, seconds):
     watcher = folder.watcher()
     for step in range(10):
         folder.write(rows(step, **(last if step == 9 else {})))
-        watcher.look([Seen("r", 1, True)])
+        watcher.check([Seen("r", 1, True)])
         folder.now += 2
     folder.now += seconds + 27
-    assert watcher.look([Seen("r", 1, True)])[0] == []
+    assert watcher.check([Seen("r", 1, True)])[0] == []
     folder.now += 2
-    assert [f.rule for f in watcher.look([Seen("r", 1, True)])[0]] == ["stalled"]
+    assert [f.rule for f in watcher.check([Seen("r", 1, True)])[0]] == ["stalled"]
 
 
 @pytest.mark.parametrize(
@@ -275,15 +275,15 @@ def test_work_after_the_last_step_is_not_stalled(folder, last, seconds):
 def test_the_stall_limit_follows_the_slowest_of_the_last_50_steps(folder, more, pace):
     watcher = folder.watcher(stalled={"after": 1, "factor": 1})
     folder.write(rows(0, **more))
-    watcher.look([Seen("r", 1, True)])
+    watcher.check([Seen("r", 1, True)])
     for step in range(1, 51):
         folder.now += 5.0 if step == 1 else 2.0
         folder.write(rows(step, **(more if step == 1 else {"time/total": 1.0})))
-        assert watcher.look([Seen("r", 1, True)])[0] == []
+        assert watcher.check([Seen("r", 1, True)])[0] == []
     folder.now += pace
-    assert watcher.look([Seen("r", 1, True)])[0] == []
+    assert watcher.check([Seen("r", 1, True)])[0] == []
     folder.now += 0.1
-    [alarm] = watcher.look([Seen("r", 1, True)])[0]
+    [alarm] = watcher.check([Seen("r", 1, True)])[0]
     assert alarm.evidence.bound == pace
 
 
@@ -295,7 +295,7 @@ def test_the_stall_limit_follows_the_slowest_of_the_last_50_steps(folder, more, 
     ],
 )
 def test_a_heartbeat_may_hold_anything(folder, beat):
-    assert folder.watcher().look([Seen("r", 1, True, 0.0, beat)])[0] == []
+    assert folder.watcher().check([Seen("r", 1, True, 0.0, beat)])[0] == []
 
 
 def test_rollouts_are_read_where_there_are_some(folder):
@@ -305,7 +305,7 @@ def test_rollouts_are_read_where_there_are_some(folder):
         line = json.dumps({"group_idx": 0, "total_reward": step / 10, "steps": [turn]}) + "\n"
         folder.store.append(path, line.encode())
         folder.write(rows(step))
-    raised, _ = folder.watcher().look([Seen("r", 1, False)])
+    raised, _ = folder.watcher().check([Seen("r", 1, False)])
     assert [(f.rule, f.evidence.step) for f in raised] == [("truncation", 7)]
 
 
@@ -366,6 +366,6 @@ def test_heartbeats_report_free_disk_and_memory(tmp_path):
 )  # fmt: skip
 def test_the_metric_alarm_says_what_the_run_recorded_instead(folder, text, words):
     folder.write(text)
-    raised, over = folder.watcher().look([Seen("r", 1, running=False, succeeded=True)])
+    raised, over = folder.watcher().check([Seen("r", 1, running=False, succeeded=True)])
     messages = [new.evidence.message for new in raised if new.rule == "metric"]
     assert messages == ([] if words is None else [words]) and over == {("r", 1)}

@@ -24,7 +24,7 @@ class Reader:
         self._file = Growing(store, NAME, lines=lines)
         self.text = b""
 
-    def look(self) -> bytes:
+    def check(self) -> bytes:
         more = True
         while more:
             added = self._file.read(Files(self._store, "runs").source, self._most)
@@ -68,7 +68,7 @@ def test_a_growing_local_file_is_followed(seed, most, lines, tmp_path):
             path.unlink()
         if path.exists():
             os.utime(path, ns=(number * 10**9, number * 10**9))
-        look = reader.look()
+        look = reader.check()
         there = path.read_bytes() if path.exists() else b""
         if there:  # a missing or empty file gives nothing new
             assert look == (whole_lines(there) if lines else there), kind
@@ -83,9 +83,9 @@ def test_a_remote_file_in_parts_is_followed(seed, most):
         more = some(chance)
         store.replace(f"{NAME}.parts/{len(text)}", more)
         text += more
-        assert reader.look() == whole_lines(text)
+        assert reader.check() == whole_lines(text)
     store.replace(NAME, text + b"end\n")
-    assert reader.look() == text + b"end\n"
+    assert reader.check() == text + b"end\n"
 
 
 def test_what_was_there_before_is_skipped(tmp_path):
@@ -107,4 +107,4 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
     os.mkfifo(path)
     reader = Reader(LocalStore(str(tmp_path)), lines=True, most=None)
     with pytest.raises(StoreError, match=r"metrics\.jsonl"):
-        reader.look()
+        reader.check()

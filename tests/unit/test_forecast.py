@@ -57,7 +57,7 @@ def root(sweep: Any, tmp_path: Path) -> str:
     run_table = RunTable(folder, context.plan)
     run_table.read()
     attempts = AttemptUsage(context, run_table, Heartbeats(folder, context.clock))
-    usage = SweepUsageWatch(context, run_table, attempts).look(context.plan)
+    usage = SweepUsageWatch(context, run_table, attempts).check(context.plan)
     Publisher(context, starting=True).publish(Observations(usage=usage))
     return folder.store.root
 
@@ -76,7 +76,7 @@ def test_status_shows_used_and_expected_tokens(root, capsys):
 
 def test_watch_shows_used_and_expected_dollars(root):
     poller = Poller(SweepFolder(open_store(root), "study"))
-    costs = poller.look().costs
+    costs = poller.check().costs
     assert costs.startswith("3.00 dollars, 1.40 and more to come (prices of 20")
 
 

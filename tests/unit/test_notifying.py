@@ -331,8 +331,8 @@ def test_many_alarms_are_summarised(make_scene: Any) -> None:
     for number in range(30):
         for _ in range(2):  # an earlier launcher may have raised it too
             notifier.raised(alarm(number))
-    notifier.look("the budget is spent (2 of 1 tokens)")
-    notifier.look("the budget is spent (3 of 1 tokens)")
+    notifier.check("the budget is spent (2 of 1 tokens)")
+    notifier.check("the budget is spent (3 of 1 tokens)")
     keys = messages.keys(scene.folder)
     assert len(keys) == 22 and "alarm-more" in keys and made.started == 1
     assert made.keys.count("budget") == 1
@@ -343,7 +343,7 @@ def test_an_alarms_stacks_are_shortened(make_scene: Any) -> None:
     notifier = Notified(scene).notifier()
     threads = [f"Thread {n}:\n" + "\n".join(f"  frame {n}.{m}" for m in range(9)) for n in range(9)]
     notifier.raised(alarm(0)._replace(stacks="\n\n".join(threads)))
-    notifier.look(None)
+    notifier.check(None)
     [key] = messages.keys(scene.folder)
     lines = messages.read(scene.folder, key).text.splitlines()
     assert lines[1:8] == ["Thread 0:", *(f"  frame 0.{m}" for m in range(4)), "  ...", "Thread 1:"]
@@ -356,10 +356,10 @@ def test_a_failing_store_does_not_stop_the_notifier(make_scene: Any) -> None:
     faults = Faults(lambda _, call: Fault.FAIL if failing and "create" in call else None)
     notifier = made.notifier(scene.at(faults))
     notifier.raised(alarm(0))
-    notifier.look(None)
+    notifier.check(None)
     assert faults.struck and made.keys == []
     failing.clear()
-    notifier.look(None)
+    notifier.check(None)
     assert made.keys == ["alarm"]
 
 

@@ -39,9 +39,9 @@ def view_of(root: Path, sweep: str) -> SweepView:
 
 
 def _settled(poller: Poller) -> SweepView:
-    view = poller.look()
+    view = poller.check()
     while view.loading:
-        view = poller.look()
+        view = poller.check()
     return view
 
 
@@ -161,7 +161,7 @@ def test_a_watched_run_gets_the_same_value(case: str, at: str, root: Path):
     for row in rows:
         with (root / "s" / "runs" / f"{run}.1" / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
-        poller.look()
+        poller.check()
     shown, expected = _settled(poller).runs[0].value, judged[AT.index(at)]
     assert same(shown, expected), shown
 

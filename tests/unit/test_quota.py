@@ -184,7 +184,7 @@ class Account:
         """Let a launcher look repeatedly; return the slots that it got."""
         slots: set[int] = set()
         for _ in range(times):
-            slots.add(governor.look(jobs).slots)
+            slots.add(governor.check(jobs).slots)
             self.clock.sleep(seconds)
         return slots
 
@@ -204,21 +204,21 @@ def shared(tmp_path: Path) -> Account:
 
 def test_a_launcher_has_all_slots_while_it_is_alone(shared: Account) -> None:
     first, second = shared.launcher("one"), shared.launcher("two", 4.0)
-    assert first.look(Jobs(0, 20, 20)) == (10, 10, "quota")
-    assert second.look(Jobs(0, 20, 20)).slots == 0  # running jobs are not stopped
-    assert first.look(Jobs(9, 11, 20)).slots == 9  # one run has ended: its slot goes to the other
-    assert second.look(Jobs(0, 20, 20)) == (1, 8, "quota")
-    first.look(Jobs(2, 18, 20))
-    assert second.look(Jobs(1, 19, 20)).slots == 8
-    assert first.look(Jobs(2, 18, 5)) == (2, 2, "shared")
+    assert first.check(Jobs(0, 20, 20)) == (10, 10, "quota")
+    assert second.check(Jobs(0, 20, 20)).slots == 0  # running jobs are not stopped
+    assert first.check(Jobs(9, 11, 20)).slots == 9  # one run has ended: its slot goes to the other
+    assert second.check(Jobs(0, 20, 20)) == (1, 8, "quota")
+    first.check(Jobs(2, 18, 20))
+    assert second.check(Jobs(1, 19, 20)).slots == 8
+    assert first.check(Jobs(2, 18, 5)) == (2, 2, "shared")
     second.leave()
-    assert first.look(Jobs(2, 18, 20)).slots == 10
-    assert _slots(StoredRecord(shared.store, "a").look()) == {shared.name("one"): 10}
+    assert first.check(Jobs(2, 18, 20)).slots == 10
+    assert _slots(StoredRecord(shared.store, "a").check()) == {shared.name("one"): 10}
 
 
 def test_the_slots_of_a_killed_launcher_stay_with_its_runs(shared: Account) -> None:
     shared.begin("killed", 6)
-    shared.elsewhere("killed").look(Jobs(0, 6, 6))
+    shared.elsewhere("killed").check(Jobs(0, 6, 6))
     other = shared.launcher("other")
     # Its runs have no heartbeats: they count until a lease has passed.
     assert shared.looks(other, Jobs(4, 9, 9), 20, 1) == {4}
@@ -226,19 +226,19 @@ def test_the_slots_of_a_killed_launcher_stay_with_its_runs(shared: Account) -> N
     for n in range(2):
         shared.root.create(folder.event(f"{n:012x}", 1, Event.SUCCEEDED), b"{}")
     # The launcher may be alive: it keeps its slots until its lease ends.
-    assert other.look(Jobs(4, 9, 9)).slots == 4
+    assert other.check(Jobs(4, 9, 9)).slots == 4
     for _ in range(20):
         shared.clock.sleep(1)
         for n in range(2, 6):
             beat = encode({"counter": shared.clock.now})
             shared.root.replace(folder.heartbeat(f"{n:012x}", 1), beat, durable=False)
-        other.look(Jobs(4, 9, 9))
-    assert other.look(Jobs(4, 9, 9)).slots == 6
+        other.check(Jobs(4, 9, 9))
+    assert other.check(Jobs(4, 9, 9)).slots == 6
     again = shared.elsewhere("killed")  # the sweep is launched again
-    assert again.look(Jobs(4, 0, 6)).slots == 4
+    assert again.check(Jobs(4, 0, 6)).slots == 4
     shared.clock.sleep(200)
-    again.look(Jobs(0, 0, 6))
-    assert other.look(Jobs(4, 9, 9)).slots == 10
+    again.check(Jobs(0, 0, 6))
+    assert other.check(Jobs(4, 9, 9)).slots == 10
 
 
 GONE = process.this_process()._replace(began="never")
@@ -247,10 +247,10 @@ GONE = process.this_process()._replace(began="never")
 
 def test_a_dead_launcher_of_this_machine_is_not_waited_for(shared: Account) -> None:
     shared.begin("killed", 2)
-    shared.launcher("killed", who=GONE).look(Jobs(2, 50, 50))
+    shared.launcher("killed", who=GONE).check(Jobs(2, 50, 50))
     other = shared.launcher("other")
     shared.clock.sleep(6)
-    assert other.look(Jobs(0, 20, 20)).slots == 8
+    assert other.check(Jobs(0, 20, 20)).slots == 8
 
 
 def test_a_member_whose_root_is_unreadable_is_forgotten_at_last(shared: Account) -> None:
@@ -260,7 +260,7 @@ def test_a_member_whose_root_is_unreadable_is_forgotten_at_last(shared: Account)
     other = shared.launcher("other")
     assert shared.looks(other, Jobs(3, 7, 10), 100, 6) == {3}
     shared.looks(other, Jobs(3, 7, 10), 100, 6)
-    assert other.look(Jobs(3, 7, 10)).slots == 10
+    assert other.check(Jobs(3, 7, 10)).slots == 10
 
 
 def test_a_sweep_whose_disk_is_not_here_keeps_its_slots(shared: Account, tmp_path: Path) -> None:
@@ -274,14 +274,14 @@ def test_a_sweep_whose_disk_is_not_here_keeps_its_slots(shared: Account, tmp_pat
     record = StoredRecord(shared.store, "a")
     record.write(lambda page: page._replace(members=away | gone))
     other = shared.launcher("other")
-    other.look(Jobs(0, 10, 10))
+    other.check(Jobs(0, 10, 10))
     assert shared.looks(other, Jobs(0, 10, 10), 20, 6) == {5}
-    assert set(record.look().members) - {shared.name("other")} == set(away)
+    assert set(record.check().members) - {shared.name("other")} == set(away)
 
 
 def test_slots_of_a_sweep_on_a_lost_disk_are_kept_for_a_while(shared: Account) -> None:
     shared.begin("killed", 4)
-    shared.elsewhere("killed").look(Jobs(0, 4, 4))
+    shared.elsewhere("killed").check(Jobs(0, 4, 4))
     other = shared.launcher("other")
 
     def for_minutes(minutes: float) -> int:
@@ -291,7 +291,7 @@ def test_slots_of_a_sweep_on_a_lost_disk_are_kept_for_a_while(shared: Account) -
             for run in range(4) if os.path.exists(shared.root.root) else ():
                 path = SweepFolder(shared.root, "killed").heartbeat(f"{run:012x}", 1)
                 shared.root.replace(path, beat, durable=False)
-            slots = other.look(Jobs(0, 10, 10)).slots
+            slots = other.check(Jobs(0, 10, 10)).slots
             shared.clock.sleep(25)
         return slots
 
@@ -305,18 +305,18 @@ def test_a_launcher_whose_step_takes_long_keeps_its_slots(shared: Account) -> No
     """On this machine its process shows that it is alive, elsewhere the beats of a thread."""
     shared.begin("slow", 0)
     slow, other = shared.launcher("slow"), shared.launcher("other")
-    slow.look(Jobs(0, 6, 6))
+    slow.check(Jobs(0, 6, 6))
     assert shared.looks(other, Jobs(0, 10, 10), 20, 6) == {4}
     record = StoredRecord(shared.store, "a")
     far = shared.elsewhere("far", beat_seconds=0.001)
     with far.holding():
-        far.look(Jobs(0, 6, 6))
-        record.look()
+        far.check(Jobs(0, 6, 6))
+        record.check()
         before = record.stamps()[shared.name("far")]
         deadline = time.monotonic() + 20
         while record.stamps()[shared.name("far")] == before:
             assert time.monotonic() < deadline
-            record.look()
+            record.check()
     assert not [each for each in threading.enumerate() if each.name.endswith("(_keep)")]
 
 
@@ -324,17 +324,17 @@ def test_a_launcher_that_ended_leaves_its_slots_to_its_runs(shared: Account) -> 
     shared.begin("ended", 2)
     ended, other = shared.launcher("ended"), shared.launcher("other")
     with pytest.raises(KeyboardInterrupt), ended.holding():
-        assert ended.look(Jobs(2, 8, 10)).slots == 10
+        assert ended.check(Jobs(2, 8, 10)).slots == 10
         raise KeyboardInterrupt
-    assert other.look(Jobs(0, 10, 10)).slots == 8
-    assert ended.look(Jobs(2, 8, 10)).slots == 2  # the slots of its runs
+    assert other.check(Jobs(0, 10, 10)).slots == 8
+    assert ended.check(Jobs(2, 8, 10)).slots == 2  # the slots of its runs
 
 
 def test_sweeps_without_a_launcher_are_opened_once_and_never_during_a_write(
     shared: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared.begin("killed", 4)
-    shared.launcher("killed", who=GONE).look(Jobs(0, 4, 4))
+    shared.launcher("killed", who=GONE).check(Jobs(0, 4, 4))
     opened: list[str] = []
     writing: list[bool] = []
 
@@ -360,36 +360,36 @@ def test_sweeps_without_a_launcher_are_opened_once_and_never_during_a_write(
 
 def test_slots_of_a_remote_record_expire_while_it_fails(shared: Account) -> None:
     far, faults, failing = shared.with_remote_record()
-    assert far.look(Jobs(0, 6, 6)).slots == 6
+    assert far.check(Jobs(0, 6, 6)).slots == 6
     calls = len(faults.calls)
-    assert far.look(Jobs(1, 0, 6)).slots == 6
+    assert far.check(Jobs(1, 0, 6)).slots == 6
     assert len(faults.calls) == calls  # no call: each one costs
     shared.clock.sleep(3)
     failing.append(True)
     for _ in range(3):
         with pytest.raises(StoreError):
-            far.look(Jobs(1, 0, 6))
+            far.check(Jobs(1, 0, 6))
     failing.clear()
-    assert far.look(Jobs(1, 0, 6)).slots == 1
+    assert far.check(Jobs(1, 0, 6)).slots == 1
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_refusal_reaches_a_remote_record_once_it_answers(tmp_path: Path, fails: bool) -> None:
     shared = Account(tmp_path, None)
     far, _, failing = shared.with_remote_record()
-    far.look(Jobs(8, 0, 8))
+    far.check(Jobs(8, 0, 8))
     if fails:
         shared.clock.sleep(3)
         failing.append(True)
         with pytest.raises(StoreError):
-            far.look(Jobs(8, 0, 8, refused=True))
+            far.check(Jobs(8, 0, 8, refused=True))
         failing.clear()
     else:
-        far.look(Jobs(8, 0, 8, refused=True))
+        far.check(Jobs(8, 0, 8, refused=True))
     shared.clock.sleep(3)
-    assert far.look(Jobs(7, 1, 8)).share == 3
+    assert far.check(Jobs(7, 1, 8)).share == 3
     shared.clock.sleep(16)
-    assert far.look(Jobs(7, 1, 8)).share == 3  # the refusal counts once
+    assert far.check(Jobs(7, 1, 8)).share == 3  # the refusal counts once
 
 
 @pytest.mark.parametrize(("busy", "least"), [({"wants": 9}, 80), ({"slots": 1}, 80), ({}, 100)])
@@ -405,62 +405,62 @@ def test_an_idle_member_does_not_catch_up_on_turns(
     mine = Member(shared.root.root, "idle", process.this_process(), turn=7.0)
     itself = {name: mine} if present else {}
     record.write(lambda page: page._replace(members=others | itself))
-    idle.look(Jobs(0, 0, 9))
-    assert not present or record.look().members[name].turn == 7.0
-    idle.look(Jobs(0, 9, 9))
-    assert least <= record.look().members[name].turn <= least + 2
-    turn = record.look().members[name].turn
+    idle.check(Jobs(0, 0, 9))
+    assert not present or record.check().members[name].turn == 7.0
+    idle.check(Jobs(0, 9, 9))
+    assert least <= record.check().members[name].turn <= least + 2
+    turn = record.check().members[name].turn
     record.write(lambda page: page._replace(members={**page.members, **others}))
-    idle.look(Jobs(0, 9, 9))
-    assert record.look().members[name].turn - turn <= 2  # and it continues from there
+    idle.check(Jobs(0, 9, 9))
+    assert record.check().members[name].turn - turn <= 2  # and it continues from there
 
 
 def test_sweeps_of_one_name_are_told_apart_by_identity(shared: Account) -> None:
     """The same path may be another folder on another machine, or a recreated sweep."""
     first = shared.launcher("s", identity="one")
-    assert first.look(Jobs(4, 0, 4)).slots == 4
+    assert first.check(Jobs(4, 0, 4)).slots == 4
     shared.begin("s", 6)
     folder = SweepFolder(shared.root, "s")
     shared.root.create(folder.identity, b"two\n")
     second = shared.launcher("s", identity=folder.ensure_identity())
-    assert second.look(Jobs(0, 10, 10)).slots == 6
+    assert second.check(Jobs(0, 10, 10)).slots == 6
     with first.holding():
-        first.look(Jobs(4, 0, 4))
+        first.check(Jobs(4, 0, 4))
     shared.clock.sleep(6)
-    assert second.look(Jobs(6, 4, 10)).slots == 10
+    assert second.check(Jobs(6, 4, 10)).slots == 10
 
 
 def test_beats_of_members_that_left_are_removed(shared: Account) -> None:
     gone, other = shared.launcher("one"), shared.launcher("other")
-    gone.look(Jobs(0, 2, 2))
+    gone.check(Jobs(0, 2, 2))
     gone.leave()
-    shared.elsewhere("killed").look(Jobs(0, 2, 2))
+    shared.elsewhere("killed").check(Jobs(0, 2, 2))
     shared.begin("killed", 0)
     shared.looks(other, Jobs(0, 2, 2), 12, 6)
     assert list(shared.store.names("a/beats")) == [f"a/beats/{shared.name('other')}"]
     for n in range(50):
         shared.store.replace(f"a/spent/{n}.json", b"{}")
     faults = Faults()
-    StoredRecord(FaultyStore(shared.store, faults), "a").look()
+    StoredRecord(FaultyStore(shared.store, faults), "a").check()
     assert [each for each in faults.calls if "spent" in each or each.endswith(" a")] == []
 
 
 def test_a_new_sweep_begins_with_the_learned_limit(tmp_path: Path) -> None:
     shared = Account(tmp_path, None)
     first = shared.launcher("first")
-    assert first.look(Jobs(0, 40, 40)).slots == 40
+    assert first.check(Jobs(0, 40, 40)).slots == 40
     shared.clock.sleep(1)
-    assert first.look(Jobs(40, 0, 40, paused=10)) == (40, 30, "service")
+    assert first.check(Jobs(40, 0, 40, paused=10)) == (40, 30, "service")
     first.leave()
     shared.clock.now = 0.0  # another day, another machine
-    assert shared.launcher("second").look(Jobs(0, 40, 40)) == (30, 30, "service")
+    assert shared.launcher("second").check(Jobs(0, 40, 40)) == (30, 30, "service")
 
 
 def test_a_launcher_alone_needs_no_stored_record() -> None:
     clock = FakeClock()
     alone = Governor(PrivateRecord(), Member("/root", "s", process.this_process()), clock=clock)
-    assert alone.look(Jobs(0, 4, 4)) == (4, 4, "service")
-    assert alone.look(Jobs(4, 0, 4, paused=4)) == (4, 2, "service")
+    assert alone.check(Jobs(0, 4, 4)) == (4, 4, "service")
+    assert alone.check(Jobs(4, 0, 4, paused=4)) == (4, 2, "service")
 
 
 def test_the_user_sets_the_place_slots_and_account_of_the_quota(

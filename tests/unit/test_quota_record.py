@@ -43,10 +43,10 @@ def test_a_page_follows_from_the_one_before(store: LocalStore) -> None:
     first, second = StoredRecord(store, "a"), StoredRecord(store, "a")
     for n in range(60):
         (first, second)[n % 2].write(_with(f"s{n % 3}", n))
-    assert first.look() == second.look()
-    assert _slots(first.look()) == {"s0": 57, "s1": 58, "s2": 59}
+    assert first.check() == second.check()
+    assert _slots(first.check()) == {"s0": 57, "s1": 58, "s2": 59}
     assert len(list(store.names("a/pages"))) < 30
-    same = first.look()
+    same = first.check()
     assert first.write(_with("s0", 57)) == same  # no change, so no page is written
 
 
@@ -75,7 +75,7 @@ def test_a_writer_that_slept_over_many_pages_rereads_them(store: LocalStore) -> 
         return _with("x", 2)(page)
 
     first.write(asleep)
-    assert _slots(second.look()) == {"x": 2, "y": 49}
+    assert _slots(second.check()) == {"x": 2, "y": 49}
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY, Fault.TWICE])
@@ -88,7 +88,7 @@ def test_a_record_survives_a_fault_at_any_call(store: LocalStore, fault: Fault) 
             record.write(_with("x", number))
         except StoreError:
             record.write(_with("x", number))
-        assert StoredRecord(store, "a").look().members["x"].slots == number
+        assert StoredRecord(store, "a").check().members["x"].slots == number
         if not faults.struck:
             break
     assert number > 3
@@ -101,25 +101,25 @@ def test_a_record_whose_only_page_is_damaged_starts_anew(store: LocalStore, dama
     """Otherwise all launchers would wait forever for a valid page."""
     store.replace("a/pages/3.json", damage)
     record = StoredRecord(store, "a")
-    assert (record.look().number, record.look().members) == (3, {})
+    assert (record.check().number, record.check().members) == (3, {})
     StoredRecord(store, "a").write(_with("y", 2))
     record.write(_with("x", 1))
-    assert _slots(StoredRecord(store, "a").look()) == {"y": 2, "x": 1}
+    assert _slots(StoredRecord(store, "a").check()) == {"y": 2, "x": 1}
 
 
 def test_a_damaged_page_is_skipped(store: LocalStore) -> None:
     """The page before it counts; a page of a newer sweeper is an error."""
     StoredRecord(store, "a").write(_with("x", 1))
     for damage in (b"", b"{", b'{"schema": 1}'):
-        newest = StoredRecord(store, "a").look().number
+        newest = StoredRecord(store, "a").check().number
         store.replace(f"a/pages/{newest + 1}.json", damage)
-        assert StoredRecord(store, "a").look().members["x"].slots == newest
+        assert StoredRecord(store, "a").check().members["x"].slots == newest
         StoredRecord(store, "a").write(_with("x", newest + 2))
-        page = StoredRecord(store, "a").look()
+        page = StoredRecord(store, "a").check()
         assert (page.number, page.members["x"].slots) == (newest + 2, newest + 2)
     store.replace(f"a/pages/{page.number + 1}.json", b'{"schema": 99}')
     with pytest.raises(StoreError, match="newer sweeper"):
-        StoredRecord(store, "a").look()
+        StoredRecord(store, "a").check()
 
 
 def test_an_unreadable_page_is_not_a_damaged_one(store: LocalStore) -> None:
@@ -127,7 +127,7 @@ def test_an_unreadable_page_is_not_a_damaged_one(store: LocalStore) -> None:
         StoredRecord(store, "a").write(_with("x", number))
     faults = Faults(lambda _, what: Fault.FAIL if what.endswith("/2.json") else None)
     with pytest.raises(StoreError, match="injected"):
-        StoredRecord(FaultyStore(store, faults), "a").look()
+        StoredRecord(FaultyStore(store, faults), "a").check()
 
 
 def test_a_damaged_member_is_left_out_of_its_page(store: LocalStore) -> None:
@@ -136,7 +136,7 @@ def test_a_damaged_member_is_left_out_of_its_page(store: LocalStore) -> None:
     page["members"]["x"]["slots"] = 2
     page["members"] |= {"bad": {"root": 7}, "worse": None}
     store.replace("a/pages/2.json", encode(page))
-    assert _slots(StoredRecord(store, "a").look()) == {"x": 2}
+    assert _slots(StoredRecord(store, "a").check()) == {"x": 2}
 
 
 def test_an_identity_is_made_once(tmp_path: Path) -> None:

@@ -286,10 +286,10 @@ def test_watch_and_show_report_the_race(make: Make, capsys: pytest.CaptureFixtur
     scheduler = made.scheduler()
     scheduler.step()
     poller = Poller(made.folder)
-    first = poller.look()
+    first = poller.check()
     assert first.race.startswith("race: every cell gets 3 seeds")
     made.drive(scheduler)
-    second = poller.look()
+    second = poller.check()
     assert len(second.runs) == len(first.runs) + 6
     sentence = "raced: 6 of 24 runs were not needed"
     assert second.race.startswith(sentence)

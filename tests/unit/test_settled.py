@@ -157,12 +157,12 @@ def test_readers_see_each_write_even_if_the_writer_is_killed(
         reader, cache = _others(mine), Folder(mine.root, str(tmp_path / str(names)))
         assert _shown(reader, cache) == _true(mine)
 
-        def look(instant: int) -> None:
+        def check(instant: int) -> None:
             if kill and instant >= kill:
                 raise Killed
             assert _shown(reader, cache) == _true(mine), instant
 
-        mine.seen = look
+        mine.seen = check
         try:
             story(SweepFolder(mine, "s"))
         except Killed:

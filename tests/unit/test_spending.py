@@ -54,7 +54,7 @@ class Sweep:
 
     def reached(self, spending: Spending) -> str | None:
         self.run_table.read()
-        spending.look()
+        spending.check()
         return spending.reached
 
     def beat(self, run: str, attempt: int, **body: Any) -> None:

@@ -321,11 +321,11 @@ def test_a_launcher_killed_twenty_times_makes_the_same_runs_once(
 def test_the_view_ranks_runs_within_stages_and_shows_new_ones(make: Make) -> None:
     made = make()
     poller = Poller(made.folder, clock=made.clock, wall=lambda: 0.0)
-    first = poller.look()
+    first = poller.check()
     assert len(first.runs) == 7
     assert groupings(first)[0] == "stage"
     made.drive()
-    seen = poller.look()
+    seen = poller.check()
     ranks = {run.name: run.rank for run in seen.runs}
     assert (ranks["sft/lr=1,seed=0"], ranks["sft/lr=3,seed=0"]) == (1, 4)
     assert (ranks["dpo/beta=1"], ranks["dpo/beta=2"], ranks["eval/base"]) == (1, 2, None)

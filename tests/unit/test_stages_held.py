@@ -197,7 +197,7 @@ def test_an_alarm_that_stops_the_sweep_cancels_it(make: Make) -> None:
     run = context.plan.runs[0]
     since, rest = "2026-01-01T00:00:00Z", ("m", "a", ("stop sweep",))
     actions.add(Alarm(run.id, run.name, 1, "nan", since, "x", 3, 1.0, None, *rest))
-    actions.look()
+    actions.check()
     request = asked_cancel(made.folder)
     assert request is not None and request.by == "the launcher, because of the alarm nan"
 

@@ -35,7 +35,7 @@ def test_a_page_has_the_curves_of_the_best_other_run(watched: Watched) -> None:
         watched.rows(run, *steps)
     watched.run()
     reader = PageReader(watched.poller.run(first), "loss", watched.poller.run)
-    best = best_run(watched.poller.look().runs, first)
+    best = best_run(watched.poller.check().runs, first)
     page = reader.read(best)
     assert (page.best, page.best_curves["loss"][-1]) == (second, (2.0, 1 / 3))
     assert reader.read(best) is page
@@ -60,7 +60,7 @@ def test_a_page_is_shown_without_unreadable_parts(watched: Watched) -> None:
         return watched.poller.run(run)
 
     reader = PageReader(watched.poller.run(first), "loss", handle)
-    best = best_run(watched.poller.look().runs, first)
+    best = best_run(watched.poller.check().runs, first)
     page = reader.read(best)
     assert (page.problem, page.log, page.best_curves) == ("denied", ("hello",), {})
     assert len(page.curves["loss"]) == 2
@@ -76,7 +76,7 @@ def test_a_page_lists_a_remote_store_once_per_look(scene: Any, make_watched: Any
         watched.scene.worker(run, 1, Event.CLAIMED)
         watched.rows(run, *steps)
     watched.run()
-    by_id = {run.id: run for run in watched.poller.look().runs}
+    by_id = {run.id: run for run in watched.poller.check().runs}
     listing = f"store.list {scene.folder.runs}"
     reader = PageReader(watched.poller.run(first), "loss", watched.poller.run)
 
@@ -97,7 +97,7 @@ def test_a_page_lists_a_remote_store_once_per_look(scene: Any, make_watched: Any
     for run in (second, third):
         watched.rows(run, 9)
         watched.scene.worker(run, 1, Event.SUCCEEDED)
-    after = {run.id: run for run in watched.poller.look().runs}
+    after = {run.id: run for run in watched.poller.check().runs}
     page, _ = read(after[third])
     assert page.best_curves["loss"][-1] == (9.0, 0.1)  # the last rows of a finished run
     assert read(after[third])[1] == 1  # for its own run, which still runs

@@ -52,11 +52,11 @@ def test_the_same_view_when_nothing_changes(watched: Watched) -> None:
     watched.rows(first, 0, 1, 2)
     for _ in range(4):
         watched.run()
-    view = watched.poller.look()
+    view = watched.poller.check()
     watched.now += 1.0
-    assert watched.poller.look() is view
+    assert watched.poller.check() is view
     watched.rows(first, 3)
-    after = watched.poller.look()
+    after = watched.poller.check()
     assert after is not view and after.runs[1] is view.runs[1]
 
 
@@ -73,7 +73,7 @@ def test_runs_are_shown_as_silent_or_waiting(watched: Watched) -> None:
     watched.scene.beat(first, more=1, paused=paused)
     run = watched.run()
     assert (run.shown_state, run.remark) == ("waiting", "rate limit since 12:01")
-    assert watched.poller.look().counts["waiting"] == 1
+    assert watched.poller.check().counts["waiting"] == 1
     assert watched.run(seconds=100.0).shown_state == "silent"  # it may no longer wait
     watched.scene.beat(first, more=2, paused=None)
     assert watched.run().shown_state == "running"
@@ -134,7 +134,7 @@ def test_all_failed_runs_show_their_reason_at_once(make_watched: Any, make_scene
         watched.scene.worker(run, 1, Event.CLAIMED)
         watched.scene.log(run, "boom\n")
         watched.scene.worker(run, 1, Event.FAILED, reason="error")
-    assert {run.remark for run in watched.poller.look().runs} == {"error: boom"}
+    assert {run.remark for run in watched.poller.check().runs} == {"error: boom"}
 
 
 def test_an_unreadable_file_is_read_later(watched: Watched, unreadable: set[str]) -> None:
@@ -147,13 +147,13 @@ def test_an_unreadable_file_is_read_later(watched: Watched, unreadable: set[str]
             watched.scene.worker(run, 1, Event.FAILED, reason="error")
     watched.scene.store.remove([watched.scene.folder.log(second, 1)])
     unreadable.add(f"{first}.1")
-    view = watched.poller.look()
+    view = watched.poller.check()
     assert [run.last_line for run in view.runs] == ["", "", ""]
     assert [run.value for run in view.runs] == [None, 1.0, 1.0]
     assert "not for you" in view.problem and view.loading == 0
     unreadable.clear()
-    watched.poller.look()
-    view = watched.poller.look()
+    watched.poller.check()
+    view = watched.poller.check()
     assert [run.last_line for run in view.runs] == ["boom", "", ""]
     assert [run.value for run in view.runs] == [1.0] * 3 and not view.problem
 
@@ -169,17 +169,17 @@ def test_an_unreadable_outcome_does_not_show_the_earlier_one(watched: Watched) -
     store.replace(path, b"{")
     run = watched.run()
     assert (run.state, run.attempt, run.reason, run.last_line) == ("failed", 2, "", "")
-    assert path in watched.poller.look().problem
+    assert path in watched.poller.check().problem
     store.replace(path, encode({"schema": 1, "reason": "quota"}))
     assert watched.run().reason == "quota"
-    assert not watched.poller.look().problem
+    assert not watched.poller.check().problem
 
 
 def test_the_head_tells_whether_runs_are_still_to_start(watched: Watched) -> None:
     first, second, third = watched.scene.ids
 
     def head() -> str:
-        return joined(head_lines(watched.poller.look(), UNICODE)[1])
+        return joined(head_lines(watched.poller.check(), UNICODE)[1])
 
     for run in watched.scene.ids:
         watched.scene.worker(run, 1, Event.CLAIMED)
@@ -190,7 +190,7 @@ def test_the_head_tells_whether_runs_are_still_to_start(watched: Watched) -> Non
     watched.scene.worker(second, 1, Event.RETRY)
     assert head() == NOBODY
     with holding_sweep(watched.scene.folder):
-        assert watched.poller.look().eta == 120.0  # includes the run that starts again
+        assert watched.poller.check().eta == 120.0  # includes the run that starts again
     watched.scene.worker(second, 2, Event.INTENT)
     assert head() == NOBODY
     watched.scene.worker(second, 2, Event.SUCCEEDED)
@@ -215,7 +215,7 @@ def test_runs_ended_by_the_quota_are_shown_as_waiting(watched: Watched) -> None:
     run = watched.run()
     assert (run.state, run.shown_state) == ("failed", "waiting")
     assert run.remark == "quota: to start again"
-    run = watched.poller.look().runs[1]
+    run = watched.poller.check().runs[1]
     assert (run.shown_state, run.remark) == ("failed", "error: no tokenizer there")
     watched.scene.store.create(watched.scene.folder.event(second, 1, Event.RETRY), b"{}")
     assert watched.run(1).remark == "to start again; error: no tokenizer there"
@@ -231,15 +231,15 @@ def test_an_unreadable_store_keeps_the_last_view(scene: Any, make_watched: Any) 
     watched = make_watched(scene, scene.at(fail))
     watched.run()
     gone.append("s")
-    view = watched.poller.look()
+    view = watched.poller.check()
     assert view.problem == "the disk is gone" and len(view.runs) == 3
 
 
 def test_the_view_tells_whether_a_launcher_runs(watched: Watched) -> None:
     watched.scene.step()
     with holding_sweep(watched.scene.folder):
-        assert watched.poller.look().launcher
-    view = watched.poller.look()
+        assert watched.poller.check().launcher
+    view = watched.poller.check()
     assert not view.launcher and view.eta is None
 
 
@@ -269,7 +269,7 @@ def test_a_removed_sweep_is_reported(watched: Watched) -> None:
     os.remove(watched.scene.store.local_path(watched.scene.folder.plan))
     for _ in range(2):  # each time
         with pytest.raises(NotFound):
-            watched.poller.look()
+            watched.poller.check()
 
 
 def test_a_changed_plan_is_read_again(watched: Watched) -> None:
@@ -277,4 +277,4 @@ def test_a_changed_plan_is_read_again(watched: Watched) -> None:
     plan: Any = read_json(watched.scene.store, watched.scene.folder.plan)
     plan["runs"].append(plan["runs"][0] | {"id": "f" * 12, "name": "x=new"})
     watched.scene.store.replace(watched.scene.folder.plan, encode(plan))
-    assert [run.name for run in watched.poller.look().runs][-1] == "x=new"
+    assert [run.name for run in watched.poller.check().runs][-1] == "x=new"

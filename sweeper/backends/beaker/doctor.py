@@ -30,11 +30,11 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
     def connected() -> Service:
         return service if service is not None else Service(options.workspace)
 
-    def check(look: Callable[[Service, Options], str]) -> Callable[[], str]:
-        return lambda: look(connected(), options)
+    def check(action: Callable[[Service, Options], str]) -> Callable[[], str]:
+        return lambda: action(connected(), options)
 
-    def check_named(look: Callable[[Service, Options, str], str], name: str) -> Callable[[], str]:
-        return check(lambda service, options: look(service, options, name))
+    def check_named(action: Callable[[Service, Options, str], str], name: str) -> Callable[[], str]:
+        return check(lambda service, options: action(service, options, name))
 
     steps = [
         Check("Beaker", True, check(_account)),

@@ -38,8 +38,8 @@ def checks(options: Options, connected: Cluster | None = None) -> list[Check]:
             return connected
         return Cluster(options.context, options.namespace)
 
-    def check(look: Callable[[Cluster, Options], str]) -> Callable[[], str]:
-        return lambda: look(cluster(), options)
+    def check(action: Callable[[Cluster, Options], str]) -> Callable[[], str]:
+        return lambda: action(cluster(), options)
 
     steps = [
         Check("API server", True, check(_server)),

@@ -90,7 +90,7 @@ class LocalBackend(Backend):
         self._gpus.check(resources)
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
-        return self._gpus.look(resources)
+        return self._gpus.room(resources)
 
     def _reap(self) -> None:
         """Reap the children that have ended, so that none stays a zombie."""

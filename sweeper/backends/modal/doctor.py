@@ -29,8 +29,8 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
             return service
         return Service(options.app, options.environment)
 
-    def check(look: Callable[[Service, Options], str]) -> Callable[[], str]:
-        return lambda: look(connected(), options)
+    def check(action: Callable[[Service, Options], str]) -> Callable[[], str]:
+        return lambda: action(connected(), options)
 
     steps = [
         Check("Modal", True, check(_account)),
@@ -40,8 +40,8 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
     secrets = options.secrets
     for name in sorted(set(secrets.values())):
         wanted = required(secrets, name)
-        look = check(partial(_secret, name, wanted))
-        steps.append(Check(f"secret {', '.join(wanted)}", True, look))
+        action = check(partial(_secret, name, wanted))
+        steps.append(Check(f"secret {', '.join(wanted)}", True, action))
     return steps
 
 
@@ -89,13 +89,13 @@ def _secret(name: str, wanted: Sequence[str], service: Service, options: Options
     del options
     variables = ", ".join(wanted)
 
-    async def look(client: "Client", app: "App") -> None:
+    async def find(client: "Client", app: "App") -> None:
         del app
         keywords = {"environment_name": service.environment, "required_keys": wanted}
         await official().Secret.from_name(name, **keywords).hydrate.aio(client)
 
     try:
-        service.ask(look)
+        service.ask(find)
     except Refused as error:
         if error.kind == "PermissionDeniedError":
             return "cannot be read"

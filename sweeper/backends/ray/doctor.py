@@ -22,13 +22,13 @@ def checks(options: Mapping[str, object]) -> list[Check]:
         reached.append(backend)
         return f"{hello['address']}, Ray {hello['version']}"
 
-    def then(look: Callable[[Sequence[Node]], str]) -> Callable[[], str]:
-        def looked() -> str:
+    def then(action: Callable[[Sequence[Node]], str]) -> Callable[[], str]:
+        def checked() -> str:
             if not reached:
                 raise LookupError("unknown: the head did not answer")
-            return look(reached[0].driver.ask("nodes"))
+            return action(reached[0].driver.ask("nodes"))
 
-        return looked
+        return checked
 
     return [
         Check("Ray", True, _installed),

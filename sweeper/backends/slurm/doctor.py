@@ -30,13 +30,13 @@ def checks(
             failures.append(error)
             raise
 
-    def then(look: Callable[[], str]) -> Callable[[], str]:
-        def looked() -> str:
+    def then(action: Callable[[], str]) -> Callable[[], str]:
+        def checked() -> str:
             if failures:
                 raise LookupError("not checked: slurmctld did not answer")
-            return look()
+            return action()
 
-        return looked
+        return checked
 
     return [
         Check("slurmctld", True, controller),

@@ -61,12 +61,12 @@ def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterable[Leftover
 def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     from sweeper.backends.ssh.backend import SshBackend
 
-    def look() -> str:
+    def reach() -> str:
         read = _read(options)
         capacity = {host.host: _capacity(host, options) for host in read.hosts}
         return SshBackend("/", read, capacity, _python(read)).check()
 
-    return [Check("hosts", True, look)]
+    return [Check("hosts", True, reach)]
 
 
 BACKEND = BackendType(

@@ -176,7 +176,7 @@ class SshBackend(Backend):
         left."""
         answers = self._each(
             _by_host(self._recorded(tokens)),
-            lambda host, jobs_there: self._ask(host, "look", tokens=list(jobs_there)),
+            lambda host, jobs_there: self._ask(host, "states", tokens=list(jobs_there)),
             every=every,
         )
         return {host: dict(table_of(answer.get("states"))) for host, answer in answers.items()}
@@ -220,7 +220,7 @@ class SshBackend(Backend):
         return answer
 
     def _count(self, host: str, _: Sequence[str]) -> dict[str, object]:
-        return self._ask(host, "look", tokens=[])
+        return self._ask(host, "states", tokens=[])
 
     def _counts(self, age: float) -> dict[str, int]:
         """Return the number of jobs on each host that answers. The numbers are at most `age`

@@ -159,13 +159,13 @@ class Host:
         except OSError as error:
             os.write(failing, f"{path[:200]}: {error.strerror}".encode())
 
-    def look(self, tokens: list[str]) -> dict[str, int | str]:
+    def states(self, tokens: list[str]) -> dict[str, int | str]:
         """Return the state of each job that was started here."""
         states = {token: self.state(self.path(token)) for token in tokens}
         return {token: state for token, state in states.items() if state is not None}
 
     def cancel(self, tokens: list[str]) -> None:
-        for pid in self.look(tokens).values():
+        for pid in self.states(tokens).values():
             if isinstance(pid, int):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
@@ -184,7 +184,7 @@ class Host:
         sweep's folder if it is empty."""
         with open(os.path.join(self.top, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for token, state in self.look(tokens).items():
+            for token, state in self.states(tokens).items():
                 if not isinstance(state, int):
                     for kind in ("log", "json"):
                         with contextlib.suppress(OSError):
@@ -206,8 +206,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         result["log"] = host.log(tokens[0])
     elif action == "forget":
         host.forget(tokens)
-    elif action == "look":
-        result["states"] = host.look(tokens)
+    elif action == "states":
+        result["states"] = host.states(tokens)
     return {**result, "busy": host.busy(), "python": sys.version.split()[0]}
 
 

@@ -118,7 +118,7 @@ class TmuxBackend(Backend):
         self._gpus.check(resources)
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
-        return self._gpus.look(resources)
+        return self._gpus.room(resources)
 
     def forget(self, tokens: Sequence[str]) -> None:
         """Close the panes of ended jobs, and the session if it contains no other job."""

@@ -195,7 +195,7 @@ class Trial:
         self.cluster.ask(op="kill", pid=first)
         begun = len(self.log())
         second, out = self.launch(lambda: len(self.log()) > begun, "the second launcher")
-        self.look()
+        self.check()
         code, _, errors = self.run("cancel", NAME, "mode=waits")
         if code:
             self.lies.append(f"cancel ended with {code}: {errors[-400:]}")
@@ -218,7 +218,7 @@ class Trial:
         if code != 3:  # 3 because of the cancelled run
             self.lies.append(f"retry ended with {code}, not 3: {errors[-400:]}")
         self.until(lambda: not self.cluster.ask(op="at_work"), "the workers to end")
-        self.look(over=True)
+        self.check(over=True)
         return self.verdict()
 
     def made_good(self) -> bool:
@@ -229,7 +229,7 @@ class Trial:
         states = SweepFolder(open_store(self.root), NAME).read_states()
         return states[self.runs()["first:fail"]].state is State.SUCCEEDED
 
-    def look(self, *, over: bool = False) -> None:
+    def check(self, *, over: bool = False) -> None:
         """Check that the output of `status` and `ls` is true."""
         code, shown, _ = self.run("status", NAME, "--json")
         states = {run["id"]: run["state"] for run in json.loads(shown)["runs"]}
