@@ -83,12 +83,13 @@ class Noise:
     equal variances (None if there was no test). `prior` is the common standard deviation of all
     cells, with `prior_df` degrees of freedom (infinite: the cells' own variances are ignored).
     `total` is the number of degrees of freedom of all cells. `refused` names sweeps whose noise was
-    requested but differs. `noisier` has the noise of those cells that share the common noise
-    although their variance is significantly larger (F test at `NOISIER`). `together` is one noise
-    for all cells together. This field is set if each cell has its own noise although the user did
-    not request this, or if runs failed. `trend` is the axis along which the noise grows or falls.
-    `shares` is set if values are fractions of questions. `seeds` is the part of the noise that a
-    seed adds to all cells, if known; `between` is then the noise of differences."""
+    requested, but differs and is left out. `noisier` has the noise of cells that share the common
+    noise although their variance is significantly larger (F test at `NOISIER`). `together` is one
+    noise for all cells together. It is set if cells have separate noise although the user did not
+    request this, or if runs failed. `trend` is the axis along which the noise grows or falls.
+    `shares` is set if values are fractions of questions. `seeds` is the part of the noise that
+    cells with the same seed share (None if unknown). `between` is then the noise of a difference
+    between cells."""
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]

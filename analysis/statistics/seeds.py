@@ -306,8 +306,8 @@ class _Mean(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """The number of compared cells, including the best; the `sign` and `scale` of
-    `against_best`; and the level of its tests."""
+    """The tests of all cells against the best: the number of cells, including the best; `sign` and
+    `scale` as in `against_best`; and the level of the tests."""
 
     cells: int
     sign: float

@@ -101,8 +101,8 @@ class _Left(NamedTuple):
 def _was_at(
     folder: SweepFolder, attempt: _Left, before: Located, places: Located
 ) -> Mapping[str, str] | None:
-    """Return the place in `before` where the attempt is, if `places` do not include it, else
-    None."""
+    """Return the place in `before` where the attempt was submitted; None if `places` include that
+    place."""
     at = None
     if len(before) > 1 or len(places) > 1:
         try:

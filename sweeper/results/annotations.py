@@ -131,8 +131,8 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
     top, to = store.local_path(sweep), store.local_path(name)
     if top is None or to is None:
         raise EnvironmentFailure(
-            f"{store.root} cannot move folders: launch the grid under the new name instead, "
-            f"and `{hint('sweep archive', sweep, root=store.root)}`"
+            f"{store.root} cannot move folders: launch the grid under the new name, "
+            f"and hide the old sweep with `{hint('sweep archive', sweep, root=store.root)}`"
         )
     with holding_sweep(folder, existing=True):
         _require_rest(folder)

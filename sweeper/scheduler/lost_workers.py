@@ -91,7 +91,8 @@ class LostWorkers:
         lost = status.state is JobState.ABSENT and quiet > self._lease_s and self._starting
         if lost:
             _LOG.warning(
-                "%s: lost: its backend does not know its job, and it sent no heartbeat for %.0f s",
+                "%s is lost: its backend does not know its job, and its worker sent no heartbeat "
+                "for %.0f s",
                 token(run, attempt),
                 quiet,
             )

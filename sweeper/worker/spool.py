@@ -143,7 +143,7 @@ def _recover(
                 done += 1
             else:
                 tell(
-                    f"{spool.name}: files of attempt {attempt} of run {owner} stay in "
+                    f"{spool.name}: files of attempt {attempt} of run {owner} remain in "
                     f"{spool.store.root}: {sync.missing}"
                 )
     return done

@@ -37,7 +37,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"denied": {"SandboxListV2"}}, "not allowed: SandboxListV2"),
     ({}, {"denied": {"ClientHello"}}, "the app sweeper: not allowed: ClientHello"),
     ({}, {"denied": {"ImageGetOrCreate"}}, "the image sweeper: not allowed: ImageGetOrCreate"),
-    ({"secrets": {"A": CANARY}}, {}, "names a secret for A that does not exist, or that lacks one"),
+    ({"secrets": {"A": CANARY}}, {}, "names for A does not exist, or lacks a variable"),
     (
         {"secrets": {"A": "keys"}},
         {"secrets": {"keys": {"B": "x"}}},

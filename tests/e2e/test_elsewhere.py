@@ -164,7 +164,7 @@ class Modal(Beaker):
     bad: Mapping[str, Any] = {"secrets": {"A": "other"}}
     problems: Mapping[str, Any] = {
         "image's digest": "may change while a sweep runs",
-        "secret A": "names a secret for A that does not exist",
+        "secret A": "names for A does not exist",
     }
 
     def add_secret(self, service: Any) -> None:

@@ -102,8 +102,8 @@ def _secret(name: str, wanted: Sequence[str], service: Service, options: Options
         if error.kind != "NotFoundError":
             raise LookupError(f"the secret for {variables}: {_reason(error)}") from error
         raise LookupError(
-            f"launch.modal.secrets names a secret for {variables} that does not exist, or that "
-            f"lacks one of them: `modal secret create NAME {wanted[0]}=...`"
+            f"the secret that launch.modal.secrets names for {variables} does not exist, or lacks "
+            f"a variable: create it with `modal secret create NAME {wanted[0]}=...`"
         ) from error
     return name
 

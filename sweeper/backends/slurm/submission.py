@@ -24,7 +24,7 @@ def alike(jobs: Iterable[JobSpec]) -> dict[str, list[JobSpec]]:
 def arguments(
     sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], options: Options
 ) -> list[str]:
-    """Return sbatch's arguments for jobs with the same resources that are listed in `table`."""
+    """Return sbatch's arguments for the jobs in `table`, which need the same resources."""
     flags = [
         f"--job-name={jobs[0].token if len(jobs) == 1 else f'{sweep}.{table}'}",
         f"--comment={tables.comment(table, jobs)}",
