@@ -87,9 +87,8 @@ class Noise:
     noise although their variance is significantly larger (F test at `NOISIER`). `together` is one
     noise for all cells together. It is set if cells have separate noise although the user did not
     request this, or if runs failed. `trend` is the axis along which the noise grows or falls.
-    `shares` is set if values are fractions of questions. `seeds` is the part of the noise that
-    cells with the same seed share (None if unknown). `between` is then the noise of a difference
-    between cells."""
+    `shares` is set if values are fractions of questions. `seeds` is the noise that cells with the
+    same seed share, if known; `between` is then the noise of a difference between cells."""
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]

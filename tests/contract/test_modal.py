@@ -41,12 +41,12 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"secrets": {"A": "keys"}},
         {"secrets": {"keys": {"B": "x"}}},
-        "for A that does not exist, or that lacks one",
+        "for A does not exist, or lacks a variable",
     ),
     (
         {"secrets": {"A": "k", "B": "k"}},
         {"secrets": {"k": {"A": "x"}}},
-        "for A, B that does not exist, or that lacks",
+        "for A, B does not exist, or lacks",
     ),
     ({"environment": "research"}, {"images": set()}, "the image sweeper: .* not found"),
     ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
