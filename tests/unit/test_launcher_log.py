@@ -54,7 +54,7 @@ def test_a_lost_job_is_logged(make_scene, tmp_path):
         scene.backend.lose(f"{run}-a1")
         for _ in range(3):
             scene.step(100)
-    lost = [line for line in _messages(tmp_path / "log") if f"{run}-a1: lost: its backend" in line]
+    lost = [line for line in _messages(tmp_path / "log") if f"{run}-a1 is lost: its" in line]
     assert len(lost) == 1
 
 
