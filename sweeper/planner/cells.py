@@ -78,8 +78,8 @@ class _Naming:
             word = "replicate"
         names = _Names()
         labels = _labels(grid, self.points, keys, word)
-        for point, seeds_of_cell, label in zip(self.points, seeds_in_cells, labels, strict=True):
-            fixed = seeds_of_cell if type(seeds_of_cell) is int else None
+        for point, seed_in_cell, label in zip(self.points, seeds_in_cells, labels, strict=True):
+            fixed = seed_in_cell if type(seed_in_cell) is int else None
             values = self._values(point.config, None if fixed is None else field)
             cell = names.of(label, values)
             seeds = grid.seeds.values if grid.seeds else (fixed,)
@@ -205,11 +205,9 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
     for number, point in enumerate(points):
         names: list[str] = []
         if number >= included:
-            chosen_keys = chosen[number - included]
+            choice = chosen[number - included]
             names = [
-                labels[canonical(chosen_keys[key])]
-                for key, labels in parts.items()
-                if key in chosen_keys
+                labels[canonical(choice[key])] for key, labels in parts.items() if key in choice
             ]
         for row in point.rows if number < included else ():
             text = texts.get(id(row))
