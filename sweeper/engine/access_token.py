@@ -16,7 +16,7 @@ def path(home: str | None = None) -> str:
 
 
 def new() -> str:
-    """Return a new random token, in the form that the SDK requires of API keys."""
+    """Return a new random token. It begins with `tml-`, because the SDK rejects other API keys."""
     import secrets  # import late: planning does not need this
 
     return f"tml-{secrets.token_urlsafe(32)}"
@@ -39,9 +39,9 @@ def keep(home: str, token: str) -> None:
 
 
 def proof(token: str, challenge: str) -> str:
-    """Return the answer to `challenge` that proves knowledge of `token`. A client checks the answer
-    before it sends the token, because another program may have taken the port of an engine that
-    died."""
+    """Return an HMAC of `challenge`, with which an engine proves that it knows `token`. A client
+    checks the proof before it sends the token, because another program may listen on a dead
+    engine's port."""
     import hmac
 
     return hmac.digest(token.encode(), challenge.encode(), "sha256").hex()

@@ -45,7 +45,7 @@ _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class TooLarge(HTTPException):
-    """A body is larger than its limit. `head` is the beginning of the body."""
+    """The error for a request body above the size limit. `head` is the beginning of the body."""
 
     def __init__(self, limit: int, head: bytes) -> None:
         super().__init__(413, f"the body has more than {limit:,} bytes")
@@ -53,15 +53,14 @@ class TooLarge(HTTPException):
 
 
 def local_names(address: str) -> frozenset[str]:
-    """Return the host names that clients on this machine may use for a server at the loopback
-    `address`."""
+    """Return the valid host names of a server that listens on the loopback address `address`."""
     return frozenset({"localhost", "127.0.0.1", "[::1]", address, f"[{address}]"})
 
 
 class Front:
-    """A middleware that checks each request before the application gets it. A request needs
-    `token`, unless `token` is None, or the request's path is `OPEN` or begins with `OPEN_BELOW`.
-    `names` are the accepted host names; None accepts any."""
+    """A middleware that checks each request before the application gets it. All paths require
+    `token` (if it is not None), except `OPEN` and the paths below `OPEN_BELOW`. `names` are the
+    accepted host names; None accepts any name."""
 
     def __init__(
         self, app: ASGIApp, token: str | None, names: Collection[str] | None = None
@@ -180,8 +179,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def _nonfinite_as_text(value: object) -> object:
-    """Replace NaN and infinities with strings, which the SDK's models read as numbers. JSON has
-    no NaN or infinity, and the SDK's parser rejects the bare words."""
+    """Replace NaN and infinities, which JSON does not have, with strings. The SDK converts the
+    strings back to numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -254,18 +253,14 @@ def _try_again(name: str, paused: Paused | None) -> Response:
 
 
 class _Api:
-    """The handlers that do more than call the service. `guard` adds simulated failures, the rate
-    limit and the handling of errors to a handler."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
         self._bucket = Bucket(service.limits.rate_limit)
         self._failures = Failures(service.limits.fail_rate, service.limits.seed)
 
     def guard(self, name: str, handler: Handler) -> Handler:
-        """Return a handler that calls `handler`, and turns errors into responses. If simulated
-        limits apply to the request `name`, the returned handler may answer with a failure or a 429
-        instead."""
+        """Return a handler that calls `handler` and turns errors into responses. If the path `name`
+        is subject to simulated limits, some requests get a 500 or a 429 instead."""
 
         async def guarded(request: Request) -> Response:
             if name in _CAN_FAIL and self._failures.next():
@@ -292,7 +287,6 @@ class _Api:
             return await self._reject(request, message, 400)
 
     async def _reject(self, request: Request, message: str, status: int) -> Response:
-        """Read the beginning of a request's body, and reject the request."""
         try:
             start = await request.body()
         except TooLarge as error:
@@ -300,9 +294,8 @@ class _Api:
         return self._reject_with(request, start, message, status)
 
     def _reject_with(self, request: Request, start: bytes, message: str, status: int) -> Response:
-        """Reject a request whose body begins with `start`. If the body has a sequence number (in
-        JSON or protobuf), release the number: otherwise later requests would wait for that
-        number."""
+        """Reject a request whose body begins with `start`. If the body has a sequence number,
+        requests with higher numbers no longer wait for this request."""
         self._service.refuse((json_head if _is_json(request) else protobuf_head)(start), message)
         return _json({"detail": message}, status)
 
@@ -346,8 +339,8 @@ class _Api:
         return handler
 
     async def retrieve(self, request: Request) -> Response:
-        """Respond with the result of a promise. If there is no result after `POLL_SECONDS`
-        (`PAUSED_SECONDS` for a paused request), tell the client to try again."""
+        """Respond with the result of a queued request. If there is no result after `POLL_SECONDS`
+        (`PAUSED_SECONDS` if the request is paused), tell the client to try again."""
         service = self._service
         name = (await _body(request))["request_id"]
         future = service.promises.get(name)
@@ -403,8 +396,8 @@ class _Api:
         return _json(self._service.finish_session(session, await _body(request)))
 
     async def external_addresses(self, request: Request) -> Response:
-        """Respond with the addresses of a checkpoint's files. The addresses have the host name from
-        the client's request."""
+        """Respond with download URLs for a checkpoint's files. The URLs have the host name that the
+        client used for this request."""
         base = f"{str(request.base_url).rstrip('/')}{PREFIX}files/"
         addresses = await asyncio.to_thread(
             listing.external_addresses, self._service, request.path_params, base
@@ -431,9 +424,10 @@ def _health(identity: Body, token: str | None) -> Handler:
 def build(
     service: Service, identity: Body, token: str | None = None, address: str | None = None
 ) -> ASGIApp:
-    """Return the application. `identity` is part of the response to `healthz`. If `token` is not
-    None, all requests need it, except `healthz` and downloads. If `address`, the loopback address
-    where the engine listens, is not None, only host names of this machine are accepted."""
+    """Return the engine's ASGI application. `identity` is part of the response to `healthz`. All
+    requests require `token` (if it is not None), except `healthz` and downloads. If `address` is
+    set to the loopback address where the engine listens, only host names of this machine are
+    accepted."""
     api = _Api(service)
     posted: dict[str, Handler] = {
         name: _posted(function)

@@ -18,8 +18,8 @@ _IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
 
 
 class Span(NamedTuple):
-    """The source of consecutive target tokens: `length` tokens of a sampled sequence, beginning at
-    `offset`. If `sampled` is False, they are tokens of the sequence's prompt."""
+    """The source of consecutive target tokens: a slice of the sampled tokens of a recorded
+    sequence, or of the sequence's prompt if `sampled` is False."""
 
     sequence: str
     offset: int
@@ -28,8 +28,9 @@ class Span(NamedTuple):
 
 
 class Datum(NamedTuple):
-    """One sequence: T input tokens, T or T x K target tokens, and loss inputs of the targets'
-    shape. `spans` are the sources of the target tokens, in order; empty if the client sent none."""
+    """A training sequence of T tokens. `inputs` has the target tokens (T or T x K) and the other
+    inputs of the loss, in the same shape. `spans` are the sources of the target tokens, in order;
+    empty if the client sent no sources."""
 
     tokens: Ints
     inputs: dict[str, Numbers]
@@ -37,9 +38,9 @@ class Datum(NamedTuple):
 
 
 class Microbatch(NamedTuple):
-    """Several sequences in padded arrays: `members` are their indices in the data, `ids` are B x T
-    token ids, and `rows` are the flat indices of the M positions that are not padding. `targets`
-    and each array of `inputs` are M x K."""
+    """A batch of B sequences, padded to T tokens. M positions are not padding. `members` are the
+    indices of the sequences in the data, `ids` are B x T token ids, and `rows` are the flat indices
+    of the M positions. `targets` and each array of `inputs` are M x K."""
 
     members: list[int]
     ids: Ints
@@ -116,11 +117,9 @@ def _build(data: Sequence[Datum], index: list[int], loss: Loss) -> Microbatch:
 
 
 def microbatches(data: Sequence[Datum], loss: Loss) -> Iterator[Microbatch]:
-    """Yield the data in microbatches of sequences of similar length. The same data give the same
-    microbatches.
-
-    The data are sorted by length, which limits padding, and cut where B x T would exceed `ROWS`.
-    """
+    """Yield the data in microbatches of sequences of similar length, which limits padding. A
+    microbatch of more than one sequence has at most `ROWS` positions. The same data give the same
+    microbatches."""
     order = sorted(range(len(data)), key=lambda i: len(data[i].tokens))
     pending = list[int]()
     for i in order:

@@ -50,9 +50,9 @@ class Place(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The contents of a checkpoint. `moments` is None for weights without an optimizer.
-    `run_metadata` is the metadata that the client gave to the training run, `user_metadata` that
-    of the checkpoint."""
+    """The contents of a checkpoint. `moments` is None for weights without an optimizer. A client
+    may attach metadata to the checkpoint (`user_metadata`) and to the training run
+    (`run_metadata`)."""
 
     base: str
     config: LoraConfig
@@ -91,7 +91,7 @@ class Entry(NamedTuple):
 
 
 def parse(path: str) -> Place:
-    """Parse a tinker:// path. Raises RequestError if it is invalid."""
+    """Parse a tinker:// path. Raises RequestError if the path is invalid."""
     parts = path.removeprefix("tinker://").split("/")
     valid = path.startswith("tinker://") and len(parts) == 3
     if not valid or parts[1] not in KINDS or not all(_PART.fullmatch(part) for part in parts):
@@ -111,8 +111,8 @@ def _unprefixed(prefix: str, arrays: Arrays) -> Arrays:
 
 
 class Vault:
-    """All checkpoints below one directory. `now` returns the current Unix time, which decides when
-    checkpoints expire."""
+    """All checkpoints below one directory. `now` is the clock (in Unix seconds) that decides
+    whether a checkpoint has expired."""
 
     def __init__(self, root: str, now: Callable[[], float] | None = None) -> None:
         self._root = root
@@ -133,8 +133,8 @@ class Vault:
         return document
 
     def _read(self, place: Place) -> Document:
-        """Read the .json document, even of an expired checkpoint. Raises Unknown if there is none,
-        and RequestError if it is damaged or unreadable."""
+        """Read a checkpoint's .json document, even if the checkpoint has expired. Raises Unknown if
+        the document does not exist, and RequestError if it is damaged or unreadable."""
         path = self._document_path(place)
         try:
             with open(path, "rb") as file:
@@ -228,16 +228,16 @@ class Vault:
         return Entry(place, self._document(place))
 
     def expire(self, place: Place, ttl_seconds: int | None) -> None:
-        """Let a checkpoint expire in `ttl_seconds` seconds, or never (None). Raises Unknown if it
-        does not exist."""
+        """Set when a checkpoint expires: in `ttl_seconds` seconds, or never if None. Raises Unknown
+        if the checkpoint does not exist or has expired."""
         with self._lock:
             document = self._document(place)
             expires = None if ttl_seconds is None else time.time() + ttl_seconds
             self._replace(self._document_path(place), document._replace(expires=expires))
 
     def publish(self, place: Place, *, public: bool) -> None:
-        """Make a checkpoint public or private. Raises Unknown if the checkpoint does not exist, and
-        RequestError if it already is public or private."""
+        """Make a checkpoint public or private. Raises Unknown if the checkpoint does not exist or
+        has expired, and RequestError if there is nothing to change."""
         with self._lock:
             document = self._document(place)
             if document.public == public:
@@ -247,7 +247,7 @@ class Vault:
             self._replace(self._document_path(place), document._replace(public=public))
 
     def delete(self, place: Place) -> None:
-        """Delete a checkpoint. Raises Unknown if it does not exist."""
+        """Delete a checkpoint. Raises Unknown if the checkpoint does not exist or has expired."""
         with self._lock:
             self._remove(place, self._document(place).data)
 
@@ -336,9 +336,9 @@ def _running() -> float:
 
 
 class SureClock:
-    """A clock in Unix seconds that is never ahead of its start plus the real time since then. If
-    the system clock is set forward later, nothing expires or is deleted early. If the system clock
-    is set back, expiry is delayed."""
+    """A clock in Unix seconds. If the system clock is set forward after the start, this clock does
+    not follow, so nothing expires early. If the system clock is set back, this clock follows, and
+    expiry is delayed."""
 
     def __init__(
         self, wall: Callable[[], float] = time.time, running: Callable[[], float] = _running

@@ -61,14 +61,14 @@ def contents(checkpoint: Checkpoint, file: str) -> bytes:
 
 
 class Tickets:
-    """Keys for downloading the files of a checkpoint, valid for an hour. Thread-safe."""
+    """Keys (tickets) for downloading the files of a checkpoint, valid for an hour. Thread-safe."""
 
     def __init__(self, now: Callable[[], float] | None = None) -> None:
         self._now, self._lock = now or SureClock(), threading.Lock()
         self._places: dict[str, tuple[Place, float]] = {}
 
     def issue(self, place: Place) -> tuple[str, float]:
-        """Return a new key and its expiry time in Unix seconds."""
+        """Return a new ticket and its expiry time in Unix seconds."""
         ticket, expires = secrets.token_urlsafe(24), self._now() + _SECONDS
         with self._lock:
             for old in [k for k, (_, end) in self._places.items() if end <= self._now()]:
@@ -77,8 +77,8 @@ class Tickets:
         return ticket, expires
 
     def place(self, ticket: str) -> Place:
-        """Return the checkpoint that a key belongs to. Raises Unknown if the key is invalid or has
-        expired."""
+        """Return the checkpoint for which `ticket` was issued. Raises Unknown if the ticket is
+        invalid or has expired."""
         place = self._places.get(ticket)
         if place is None or place[1] <= self._now():
             raise Unknown("this address has expired: request the checkpoint's addresses again")

@@ -46,8 +46,8 @@ def place(hub: str, name: str, directory: str) -> str:
     """Add the tokenizer in `directory` to the cache `hub`, as the tokenizer of the model `name`.
     Return the folder of the snapshot.
 
-    The revision is a hash of the contents, so a snapshot never changes. The reference to the
-    revision is replaced atomically.
+    The folder's name is a hash of the files, so a snapshot never changes. The reference `main` is
+    switched to the snapshot atomically.
     """
     model = os.path.join(hub, "models--" + name.replace("/", "--"))
     contents = _contents(directory)
@@ -85,11 +85,13 @@ def user_cache(environ: Mapping[str, str]) -> str:
 
 
 def view(hub: str, user_hub: str, views: str) -> str:
-    """Make a folder below `views` with links to all repositories in the cache `hub`, and to
-    repositories that only the user's cache `user_hub` has. Return the path of the folder.
+    """Make a folder below `views` with links to the repositories of two caches. For a repository
+    that both caches have, the link points to `hub`, not to `user_hub`. Return the path of the
+    folder.
 
-    Each user's cache has a separate folder of links, which every call updates. Concurrent calls
-    make the same links. Files that a program adds to the folder stay. Raises OSError."""
+    Calls with the same `user_hub` update the same folder, and may run at the same time. Files that
+    other programs add to the folder stay. Raises OSError if the folder cannot be written.
+    """
     # A launch from inside a run already has a view: use it.
     nested = os.path.dirname(user_hub) == os.path.abspath(views)
     digest = hashlib.sha256(os.fsencode(user_hub)).hexdigest()[:16]
@@ -107,7 +109,7 @@ def view(hub: str, user_hub: str, views: str) -> str:
 
 
 def _link(path: str, link: str) -> None:
-    """Make `link` point to `path`, atomically. An existing folder at `link` stays."""
+    """Make `link` point to `path`, atomically. A folder at `link` is not replaced."""
     if path == link or (os.path.islink(link) and os.readlink(link) == path):
         return
     with contextlib.suppress(IsADirectoryError), replacing(link) as scratch:

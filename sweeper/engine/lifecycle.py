@@ -68,10 +68,12 @@ def log_path(home: str | None = None) -> str:
 
 
 class Settings(NamedTuple):
-    """The settings of an engine, apart from its home and address.
+    """The models, aliases, limits and token of an engine.
 
     `models` maps names to directories in Hugging Face's layout, in addition to the built-in models.
-    `aliases` maps additional names to models. `token` is required from every client."""
+    `aliases` maps additional names to models. Every client must send `token`; None means the home's
+    token.
+    """
 
     models: Mapping[str, str] = _NO_MODELS
     aliases: Mapping[str, str] = _NO_MODELS
@@ -98,10 +100,10 @@ def hub_environment(
     """Return environment variables with which `transformers` finds the tokenizers of the engine's
     models by name.
 
-    The variables also disable downloads, because these names mean other models on the Hugging Face
-    hub. The contents of the user's hub cache, which `environ` determines, stay available
-    (`hub.view`). `HF_HOME` is unchanged, so programs still find the user's token and datasets.
-    Raises EngineError.
+    The variables also disable downloads, because the Hugging Face hub has other models with the
+    same names. The user's hub cache, which `environ` determines, stays available (`hub.view`).
+    `HF_HOME` is unchanged, so programs still find the user's token and datasets. Raises EngineError
+    if the cache of tokenizers cannot be made.
     """
     root = home or paths.home()
     try:
@@ -113,7 +115,7 @@ def hub_environment(
 
 def client_key(home: str | None = None) -> str:
     """Return the API key for clients on this machine: the token of the home's engine, else
-    $SWEEPER_ENGINE_TOKEN, else a placeholder that satisfies the SDK."""
+    $SWEEPER_ENGINE_TOKEN, else a placeholder, because the SDK requires a key."""
     return access_token.read(home) or os.environ.get(TOKEN) or "tml-local"
 
 
@@ -134,9 +136,9 @@ def loopback(host: str) -> bool:
 
 
 def token_for(setting: str | None, host: str) -> str | None:
-    """Return the token of an engine at `host`: `setting`, else $SWEEPER_ENGINE_TOKEN, else None
-    (the engine then uses the home's token). Raises `EngineError` if the token has an invalid form,
-    or if there is no token and other machines can reach `host`."""
+    """Return the token for an engine at `host`: `setting`, else $SWEEPER_ENGINE_TOKEN, else None,
+    with which the engine uses the home's token. Raises `EngineError` if the token has an invalid
+    form, or if there is no token and other machines can reach `host`."""
     token = setting or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
         raise EngineError(
@@ -175,7 +177,7 @@ def _ask(
 
 def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo | None:
     """Return the engine that serves a home. None if no engine is recorded, or if the recorded
-    engine does not answer and prove its identity within `timeout` seconds."""
+    engine does not prove its identity within `timeout` seconds."""
     import secrets
 
     path = os.path.abspath(home or paths.home())
@@ -195,15 +197,14 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
 
 
 def knock(url: str, timeout: float = _ASK_SECONDS) -> str | None:
-    """Return the start time of the engine at `url`, which may serve any home. None if no engine
-    answers."""
+    """Return the start time of the engine at `url`; None if no engine answers."""
     answer = _ask(url, timeout) or {}
     return str(answer.get("started")) if answer.get("service") == SERVICE else None
 
 
 def meter(info: EngineInfo, token: str | None = None) -> dict[str, object] | None:
-    """Return the usage of each session (`meter.Meter.report`); None if the engine does not answer
-    or rejects the token. The default token is the one that `client_key` returns."""
+    """Return the usage of each session (`meter.Meter.report`). None if the engine does not answer
+    or rejects the token. If `token` is None, use the key from `client_key`."""
     answer = _ask(info.url, _ASK_SECONDS, "meter", token or client_key(info.home))
     return answer if answer is not None and "sessions" in answer else None
 
@@ -295,9 +296,8 @@ def start(
 
 
 def stop(home: str | None = None) -> bool:
-    """Stop the engine that serves a home. Return False if no engine serves the home. Sends a signal
-    only to a process that answers as this home's engine and has the recorded pid. Raises
-    EngineError if the process does not stop in time, or belongs to another user."""
+    """Stop the engine that serves a home. Return False if no engine serves the home. Raises
+    EngineError if the engine does not stop in time, or belongs to another user."""
     info = find(home)
     if info is None:
         return False

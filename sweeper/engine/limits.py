@@ -15,11 +15,11 @@ from sweeper.errors import EngineError
 
 class Limits(NamedTuple):
     """The limits of a service. The defaults mean no limit. `max_sessions` limits the sessions with
-    training clients, `max_concurrent_samples` the samples that are drawn at the same time in all
-    sessions, and `rate_limit` the requests for work (training, sampling, saving, loading) per
-    second. `latency` is the minimum time in seconds from a request to its result. `fail_rate` is
-    the fraction of the requests for work, and of the requests for results, that fail with a 500.
-    `seed` determines which requests fail."""
+    training clients. `max_concurrent_samples` limits the samples that all sessions draw at the same
+    time. `rate_limit` limits the requests for work (such as training or sampling) per second.
+    `latency` is the minimum time in seconds from a request to its result. `fail_rate` is the
+    fraction of requests (for work or for results) that fail with a 500. `seed` determines which
+    requests fail."""
 
     max_sessions: int | None = None
     max_concurrent_samples: int | None = None
@@ -69,23 +69,21 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
-    """Return the limits that a parser with the flags of `add_limits` has read."""
+    """Return the limits in parsed `arguments`. The parser must have the flags of `add_limits`."""
     return Limits(**{name: getattr(arguments, name) for name in Limits._fields})
 
 
 class Paused(NamedTuple):
-    """The reason why a request waits, in the protocol's terms: a `queue_state` and a
-    `queue_state_reason`."""
+    """The reason why a request waits: the protocol's `queue_state` and `queue_state_reason`."""
 
     state: str
     reason: str
 
 
 class Gate:
-    """A gate that admits at most `limit` keys at the same time (None: any number). A key is the
-    name of a session or request. The keys that are not admitted wait, in the order of their
-    arrival. Each key comes with a function, which is called when the key is admitted: immediately,
-    or later by the thread that makes room."""
+    """A gate that admits at most `limit` keys at the same time; None means no limit. A key is the
+    name of a session or request. Keys beyond the limit wait, in the order of their arrival. When a
+    waiting key is admitted, the thread that made room calls the functions given to `enter`."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
@@ -108,8 +106,8 @@ class Gate:
             return list(self._waiting)
 
     def enter(self, key: str, start: Callable[[], None]) -> bool:
-        """Call `start` when `key` is admitted, or immediately if it is admitted already. Return
-        whether `start` was called immediately."""
+        """Call `start` as soon as `key` is admitted. Return False if `key` has to wait, else
+        True."""
         with self._lock:
             now = key in self._inside or (not self.full() and not self._waiting)
             if now:
@@ -121,8 +119,7 @@ class Gate:
         return now
 
     def leave(self, key: str) -> None:
-        """Remove an admitted key, and admit waiting keys. If `key` is waiting, it stays in the
-        queue."""
+        """Remove `key` if it is admitted, and admit waiting keys."""
         due = list[Callable[[], None]]()
         with self._lock:
             self._inside.discard(key)
@@ -134,15 +131,15 @@ class Gate:
             start()
 
     def forget(self, key: str) -> None:
-        """Remove a key, admitted or waiting, without calling its functions. Admit waiting keys."""
+        """Remove `key`, whether admitted or waiting, and admit waiting keys."""
         with self._lock:
             self._waiting.pop(key, None)
         self.leave(key)
 
 
 class Bucket:
-    """A token bucket that gains `rate` tokens per second. Its capacity is `rate` tokens, but at
-    least one. If `rate` is None, there is no limit."""
+    """A token bucket that gains `rate` tokens per second; None means no limit. The capacity is
+    `rate` tokens, or one token if `rate` is below 1."""
 
     def __init__(self, rate: float | None, now: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._now = rate, now
@@ -166,8 +163,8 @@ class Bucket:
 
 
 class Failures:
-    """A generator of simulated failures: makes the fraction `share` of requests fail. The same seed
-    gives the same failures for the same order of requests."""
+    """A generator of simulated failures for the fraction `share` of requests. The same seed and the
+    same order of requests give the same failures."""
 
     def __init__(self, share: float, seed: int) -> None:
         self._share, self._random = share, random.Random(seed)  # noqa: S311 -- no secret

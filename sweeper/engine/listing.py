@@ -52,8 +52,6 @@ def _checkpoint(entry: Entry) -> Body:
 
 
 def _training_run(service: Service, name: str) -> Body:
-    """Describe a training run, even if its session has ended. If the run belongs to an earlier
-    engine, describe it from its checkpoints."""
     held = {run.id: run for run in service.registry.runs()}.get(name)
     entries = service.vault.entries(name)
     summary = held.summary if held else service.registry.past_runs().get(name)
@@ -98,8 +96,8 @@ def capabilities(service: Service, _path: Params, _query: Params) -> Body:
 
 
 def training_runs(service: Service, _path: Params, query: Params) -> Body:
-    """List the training runs: current runs, newest first; then removed runs, latest removal
-    first; then runs of earlier engines that have checkpoints, by id."""
+    """List the training runs in this order: current runs, newest first; removed runs, last removed
+    first; runs of earlier engines that have checkpoints, by id."""
     names, cursor = _page(_names(service), query)
     return {"training_runs": [_training_run(service, name) for name in names], "cursor": cursor}
 
@@ -123,7 +121,6 @@ def all_checkpoints(service: Service, _path: Params, query: Params) -> Body:
 
 
 def _place(path: Params) -> Place:
-    """Return the checkpoint in a request's path."""
     return parse(f"tinker://{path['run']}/{path['checkpoint']}")
 
 
@@ -141,8 +138,8 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
 
 
 def storage(service: Service, _path: Params, query: Params) -> Body:
-    """Return the disk usage of all checkpoints. Return no item if there are no checkpoints, or if
-    the query names a project other than `OWNER`."""
+    """Return the disk usage of all checkpoints. `data` is an empty list if there are no
+    checkpoints, or if the query names a project other than `OWNER`."""
     entries = _all_entries(service) if query.get("project_id") in (None, OWNER) else []
     size = sum(entry.document.size for entry in entries)
     item = {"checkpoint_count": len(entries), "size_bytes": size, "size_gigabytes": size / 1e9}
@@ -175,7 +172,7 @@ def expire(service: Service, path: Params, body: Body) -> Body:
 
 
 def sessions(service: Service, _path: Params, query: Params) -> Body:
-    """List the ids of the open sessions, newest first, then of the ended sessions, latest end
+    """List the ids of the open sessions, newest first, and then of the ended sessions, last ended
     first."""
     page, _ = _page([session.id for session in service.registry.all_sessions()], query)
     return {"sessions": page}
@@ -201,8 +198,8 @@ def meter(service: Service, _path: Params, _query: Params) -> Body:
 
 
 def billing(service: Service, _path: Params, query: Params) -> Body:
-    """Return the number of billed tokens for each hour, session, model and kind. Costs are left
-    empty."""
+    """Return the number of billed tokens per hour, session, model and kind of token. Costs are
+    None."""
     begin, end = (_hour_of(query, key) for key in ("starting_on", "ending_before"))
     if not begin < end <= begin + HOURS * 3600:
         raise RequestError("ending_before must be after starting_on, by at most 14 days")
@@ -302,8 +299,6 @@ def _summary(service: Service, session: Session, active: bool) -> Body:
 
 
 def _is_named(session: Session, name: str | None, words: Sequence[str]) -> bool:
-    """Return whether the session has the id `name`, or all of `words` in its display name. True if
-    there is neither a name nor words."""
     if name is None and not words:
         return True
     shown = (session.display_name or "").lower()
@@ -311,7 +306,6 @@ def _is_named(session: Session, name: str | None, words: Sequence[str]) -> bool:
 
 
 def _is_meant(session: Session, body: Body) -> bool:
-    """Return whether a session matches a search. Ignores the session's status."""
     wanted: Body = body.get("user_metadata") or {}
     metadata: Body = session.user_metadata or {}
     owner: Body = body.get("owner") or {}
@@ -340,7 +334,7 @@ def _rank(session: Session) -> tuple[datetime, str]:
 
 
 def search_sessions(service: Service, _path: Params, body: Body) -> Body:
-    """Return one page of a search's results, newest first."""
+    """Return one page of the sessions that match a search, newest session first."""
     active = {session.id for session in service.registry.sessions()}
     matches = [session for session in service.registry.all_sessions() if _is_meant(session, body)]
     if statuses := body.get("statuses"):

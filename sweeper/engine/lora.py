@@ -17,7 +17,7 @@ _STACKS = {"qkv": ("q", "k", "v"), "out": ("o",), "gate_up": ("gate", "up"), "do
 
 
 class LoraConfig(NamedTuple):
-    """The adapter's rank and adapted maps: the SDK's `LoraConfig`."""
+    """The configuration of an adapter, with the fields of the SDK's `LoraConfig`."""
 
     rank: int = 32
     seed: int | None = None
@@ -56,10 +56,10 @@ def _adapted(name: str, config: LoraConfig) -> bool:
 
 
 def create(shape: Shape, config: LoraConfig) -> Arrays:
-    """Create an adapter. A is uniform with variance 1 / in. B is zero, so the adapter has no effect
-    yet.
+    """Create an adapter that has no effect yet: A is random (uniform with variance 1 / inputs), and
+    B is zero.
 
-    The same seed gives the same adapter. If the seed is None, a random one is used.
+    The same seed gives the same adapter. If the seed is None, a random seed is used.
     """
     seed = config.seed if config.seed is not None else int.from_bytes(os.urandom(8), "big")
     rng = np.random.Generator(np.random.PCG64(seed % 2**64))

@@ -34,8 +34,7 @@ recorded."""
 
 
 class Loss(NamedTuple):
-    """A loss function, its required inputs (`RECORDED` may be among them), and its default
-    configuration."""
+    """A loss function, the inputs that it requires, and its default configuration."""
 
     compute: Callable[[Floats, Arrays, LossConfig], tuple[Floats, Floats]]
     needs: tuple[str, ...] = ()
@@ -43,8 +42,8 @@ class Loss(NamedTuple):
 
 
 def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tuple[Floats, Floats]:
-    """Return -w log p and its gradient. A weight may be negative, because the SDK computes custom
-    losses with this loss: the gradient of the custom loss gives the weights."""
+    """Return -w log p and its gradient. A weight w may be negative, because the SDK derives weights
+    from the gradient of a custom loss."""
     weights = inputs["weights"]
     return -logprobs * weights, -weights
 
@@ -52,8 +51,6 @@ def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tup
 def _importance_sampling(
     logprobs: Floats, inputs: Arrays, _config: LossConfig
 ) -> tuple[Floats, Floats]:
-    """Return -w (p / q) A, with w the weight of a token, p its current probability, q the
-    sampler's, and A the advantage. The gradient equals the loss."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     loss = -ratio * inputs["advantages"] * inputs["weights"]
     return loss, loss
@@ -69,8 +66,6 @@ def _number(config: LossConfig, key: str, defaults: Mapping[str, float]) -> floa
 
 
 def _ppo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Return the negative of the smaller of two objectives, plain and clipped. The gradient is zero
-    where the clipped objective is smaller."""
     advantages, weights = inputs["advantages"], inputs["weights"]
     ratio = np.exp(logprobs - inputs["logprobs"])
     plain, clipped = ratio * advantages, _clipped(ratio, config, _PPO) * advantages
@@ -79,21 +74,17 @@ def _ppo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, 
 
 
 def _cispo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Compute CISPO: every token has a gradient, and the clipped ratio only limits its size."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     slope = -_clipped(ratio, config, _CISPO) * inputs["advantages"] * inputs["weights"]
     return slope * logprobs, slope
 
 
 def _dro(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Compute DRO, which has a quadratic penalty on log(p / q) instead of the ratio p / q (p: the
-    current probability of a token, q: the sampler's)."""
     apart = logprobs - inputs["logprobs"]
     return _penalised(logprobs, inputs, apart, _number(config, "beta", _DRO))
 
 
 def _stable(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Compute REINFORCE, with a penalty for leaving the distribution that the sampler recorded."""
     apart = logprobs - inputs[RECORDED]
     return _penalised(logprobs, inputs, apart, _number(config, "kl_coeff", _STABLE))
 
@@ -124,7 +115,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def find(name: str, config: LossConfig) -> Loss:
-    """Return the loss `name`. Raises RequestError if there is no such loss or the config is
+    """Return the loss `name`. Raises RequestError if there is no such loss, or if `config` is
     invalid."""
     loss = LOSSES.get(name)
     if loss is None:

@@ -16,9 +16,9 @@ _SECONDS = 3600
 
 
 class Billed(NamedTuple):
-    """The key of a count of billed tokens: the hour that begins at `hour` (Unix seconds), the
-    session, the model, and the kind of tokens in the terms of the service's bills. `cached` is True
-    for prompt tokens that were in the cache of prompts."""
+    """The key of a count of billed tokens. The hour begins at `hour` (Unix seconds). `kind` is the
+    kind of token, named as in Tinker's billing. `cached` is True for prompt tokens that were in the
+    cache of prompts."""
 
     hour: int
     session: str
@@ -29,14 +29,14 @@ class Billed(NamedTuple):
 
 @dataclass
 class Usage:
-    """Counts of one session, or of all sessions.
+    """The usage of one session, or of all sessions.
 
-    `trained_tokens` went through forward and backward passes, `forward_tokens` only through forward
-    passes. `prompt_tokens` count once per sampling request, for any `num_samples`; `cached_tokens`
-    are the prompt tokens that were in the cache of prompts (`prefixes`). `sampled_tokens` were
-    generated. `paused` counts requests that had to wait, `refused` requests that got a 429, and
-    `failed` requests that got the 500 of `fail_rate`. Only the total of all sessions has `refused`
-    and `failed`.
+    `trained_tokens` went through forward and backward passes, `forward_tokens` through forward
+    passes only. Each sampling request adds its prompt once to `prompt_tokens`, for any
+    `num_samples`. `cached_tokens` are the prompt tokens that were in the cache of prompts
+    (`prefixes`). `sampled_tokens` were generated. `paused` counts requests that had to wait.
+    `refused` counts requests that got a 429, and `failed` counts simulated failures; both are 0 in
+    the usage of one session.
     """
 
     trained_tokens: int = 0
@@ -133,7 +133,7 @@ class Meter:
             self._forget(hour - HOURS * _SECONDS)
 
     def _forget(self, before: int) -> None:
-        """Drop billed usage that is too old to be queried."""
+        """Drop the billed usage of hours before `before`."""
         if self._billed and next(iter(self._billed)).hour < before:
             self._billed = {key: n for key, n in self._billed.items() if key.hour >= before}
             sessions = {key.session for key in self._billed} | self._lines.keys()
@@ -142,8 +142,8 @@ class Meter:
     def billed(
         self, begin: float, end: float
     ) -> tuple[dict[Billed, int], dict[str, dict[str, object] | None]]:
-        """Return the billed tokens of the hours that begin at or after `begin` and before `end`,
-        and the metadata of the sessions."""
+        """Return billed tokens by key, for `begin` <= hour < `end`, and user metadata by
+        session."""
         with self._lock:
             billed = {key: n for key, n in self._billed.items() if begin <= key.hour < end}
             return billed, {key.session: self._about.get(key.session) for key in billed}

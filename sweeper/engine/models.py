@@ -50,8 +50,8 @@ class Model:
 
     @cached_property
     def decode(self) -> Callable[[list[int]], str]:
-        """A function that converts tokens to text, including special tokens. It is loaded when a
-        client first uses a stop string."""
+        """The function that converts tokens to text, including special tokens. The tokenizer is
+        loaded on first use."""
         from tokenizers import Tokenizer
 
         tokenizer: object = Tokenizer.from_file(os.path.join(self.directory, "tokenizer.json"))
@@ -59,7 +59,7 @@ class Model:
 
 
 def published_names() -> dict[str, str]:
-    """Return the published name of each array in a layer, by the engine's short name: `q` ->
+    """Return {short name: published name} for the arrays of a layer, such as `q`:
     `self_attn.q_proj`."""
     return {short: name for name, short in _LAYER.items()}
 
@@ -196,7 +196,8 @@ class Models:
         extra: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """`aliases` maps names to models. Raises ValueError if an alias or its model is invalid."""
+        """`extra` maps names to directories, and `aliases` maps names to models. Raises ValueError
+        if an alias or its model is invalid."""
         self._directory, self._extra = directory, dict(extra or {})
         targets = self._aliases = dict[str, str]()
         for name, target in (aliases or {}).items():
@@ -246,7 +247,7 @@ class Models:
 
 def load_models(home: str, models: Mapping[str, str], aliases: Mapping[str, str]) -> Models:
     """Load an engine's models, and put the models' tokenizers into the hub cache (`hub`). Raises
-    `EngineError`."""
+    `EngineError` if a model cannot be loaded."""
     try:
         offered = Models(paths.models(home), models, aliases)
         for name in offered.names():
@@ -257,6 +258,5 @@ def load_models(home: str, models: Mapping[str, str], aliases: Mapping[str, str]
 
 
 def usual_models(home: str) -> Models:
-    """Load the models of an engine that is started without additional models. Raises
-    `EngineError`."""
+    """Load the built-in models and aliases. Raises `EngineError` if a model cannot be loaded."""
     return load_models(home, {}, model_aliases.complete({}, {}))

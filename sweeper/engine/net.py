@@ -20,7 +20,7 @@ LONG, QUERIES = 1024, 256
 
 
 class Shape(NamedTuple):
-    """The sizes of a model, named as in a Hugging Face `config.json` but shorter."""
+    """The sizes of a model, as in a Hugging Face `config.json` but with shorter names."""
 
     vocab: int
     hidden: int
@@ -35,7 +35,7 @@ class Shape(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The weights of one layer. Maps with the same input are stacked into one matrix."""
+    """The weights of one layer. Linear maps with the same input are stacked into one matrix."""
 
     attention_norm: Floats
     qkv: Floats  # [(H + 2 KV) h, d]
@@ -47,15 +47,14 @@ class Block(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """The rotation of queries and keys by position: cosine and sine of an angle for each pair of
-    channels, T x (h / 2)."""
+    """The rotation of queries and keys by position. `cos` and `sin` are T x (h / 2): one angle for
+    each position and each pair of channels."""
 
     cos: Floats
     sin: Floats
 
     def at(self, place: slice) -> "Rotation":
-        """Return the rotation of the L positions in `place`, with shape L x 1 x (h / 2), for all
-        heads."""
+        """Return the rotation of the L positions in `place`, with shape L x 1 x (h / 2)."""
         return Rotation(self.cos[place, None, :], self.sin[place, None, :])
 
 
@@ -71,7 +70,7 @@ class Network(NamedTuple):
 
 
 class Tape(NamedTuple):
-    """Values of one layer's forward pass that its backward pass needs."""
+    """The values of one layer's forward pass that the backward pass needs."""
 
     x: Floats  # input, N x d
     inv1: Floats
@@ -143,9 +142,9 @@ def causal(length: int, dtype: npt.DTypeLike) -> Floats:
 
 
 def attention_weights(q: Floats, keys: Floats, mask: Floats, groups: int) -> Floats:
-    """Return causal attention weights, with shape B x KV x (G L) x T. `q` are the queries of the
-    last L positions (B x KV x (G L) x h), `keys` the T keys (B x KV x T x h). `mask` is a causal
-    mask of L or more positions."""
+    """Return causal attention weights, B x KV x (G L) x T. The queries `q` (B x KV x (G L) x h)
+    belong to the last L positions of `keys` (B x KV x T x h). `groups` is G, the number of query
+    heads per key head. `mask` is a causal mask of at least L positions."""
     length = q.shape[2] // groups
     scores = q @ keys.swapaxes(-1, -2)
     scores *= scores.dtype.type(1.0 / np.sqrt(q.shape[-1]))
@@ -159,8 +158,8 @@ def attention_weights(q: Floats, keys: Floats, mask: Floats, groups: int) -> Flo
 
 
 def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
-    """Split an array of shape B x KV x (G T) x h by positions. Yield the positions of each part,
-    and the part with shape B x KV x (G L) x h."""
+    """Split an array (B x KV x (G T) x h) into parts of at most `QUERIES` positions. Yield the
+    positions and the values of each part."""
     batch, kv, rows, head = x.shape
     whole = x.reshape(batch, kv, groups, rows // groups, head)
     for start in range(0, rows // groups, QUERIES):
@@ -172,12 +171,8 @@ def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
 def _attend(
     q: Floats, k: Floats, v: Floats, mask: Floats, groups: int
 ) -> tuple[Floats, Floats | None]:
-    """Compute causal attention of B x KV x (G T) x h queries. Return the output, and the attention
-    weights (None for a long sequence).
-
-    The attention weights of a long sequence do not fit in memory. They are computed for a few
-    positions at a time, and are computed again in the backward pass.
-    """
+    """Compute causal attention of B x KV x (G T) x h queries. Return the output and the attention
+    weights (None if the sequence is longer than `LONG`)."""
     if k.shape[2] <= LONG:
         weights = attention_weights(q, k, mask, groups)
         return weights @ v, weights
@@ -222,8 +217,8 @@ def _layer(
 def forward(network: Network, ids: Ints) -> tuple[Floats, list[Tape]]:
     """Run B x T token ids through every layer.
 
-    Return the last layer's output, N x d, before the final norm, and one tape per layer. Rows are
-    padded on the right: with causal attention, real positions never see the padding.
+    Return the last layer's output, N x d, before the final norm, and one tape per layer. Padding on
+    the right of a sequence does not change the output at the other positions.
     """
     batch, length = ids.shape
     rotation = network.rotation.at(slice(length))
@@ -248,8 +243,8 @@ def log_softmax(scores: Floats) -> Floats:
 
 
 class HeadTape(NamedTuple):
-    """The values that the gradient of the logprobs needs: the rows with targets, before and after
-    the norm, the target tokens, and the probabilities of all tokens at these rows."""
+    """The values that `backward` needs from `target_logprobs`. At the M `rows`, `x` and `h` are the
+    vectors before and after the final norm, and `p` are the probabilities of all tokens."""
 
     rows: Ints
     targets: Ints
@@ -263,7 +258,7 @@ def target_logprobs(
     network: Network, x: Floats, rows: Ints, targets: Ints
 ) -> tuple[Floats, HeadTape]:
     """Compute the logprobs of `targets` (M x K token ids) at `rows` (M indices into the N rows of
-    x). Return the logprobs, with shape M x K, and the tape for the gradient of the logprobs."""
+    `x`). Return the logprobs, with shape M x K, and the tape for `backward`."""
     picked = x[rows]
     h, inv = rms(picked, network.norm, network.shape.eps)
     scores = log_softmax(h @ network.head.T)
@@ -288,8 +283,8 @@ def _head_grad(
     wanted: frozenset[str],
     grads: Arrays,
 ) -> Floats:
-    """Compute dL/dx of the last layer's output (N x d) from dL/dlogprob (M x K). If `head` is
-    wanted, also add its gradient to `grads`."""
+    """Return the gradient of the last layer's output (N x d). If `wanted` has `head`, also add the
+    gradient of the head to `grads`."""
     dscores = tape.p * -dlogprobs.sum(-1, keepdims=True)
     index = np.arange(len(dscores))
     for column in range(dlogprobs.shape[1]):
@@ -304,8 +299,6 @@ def _head_grad(
 def _attention_grads(
     dmixed: Floats, p: Floats, q: Floats, k: Floats, v: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Compute the gradients of queries, keys and values from the gradient of the attention's
-    output."""
     dv = p.swapaxes(-1, -2) @ dmixed
     dscores = dmixed @ v.swapaxes(-1, -2)
     dscores -= np.vecdot(dscores, p)[..., None]
@@ -315,8 +308,6 @@ def _attention_grads(
 
 
 def _long_attention_grads(dmixed: Floats, tape: Tape, groups: int) -> tuple[Floats, Floats, Floats]:
-    """Compute the same gradients as `_attention_grads`, for a long sequence, whose attention
-    weights were not stored."""
     mask = causal(QUERIES, dmixed.dtype)
     dq, dk, dv = np.empty_like(tape.q), np.zeros_like(tape.k), np.zeros_like(tape.v)
     whole = dq.reshape(*tape.k.shape[:2], groups, *tape.k.shape[2:])
@@ -334,8 +325,6 @@ def _long_attention_grads(dmixed: Floats, tape: Tape, groups: int) -> tuple[Floa
 def _attention_grad(
     dmixed: Floats, tape: Tape, block: Block, shape: Shape, rotation: Rotation
 ) -> Floats:
-    """Compute the gradient of the stacked q, k and v from the gradient of the attention's output (N
-    x H h)."""
     batch, kv, length, head = tape.k.shape
     groups, both = shape.heads // kv, shape.heads + kv
     dmixed = dmixed.reshape(batch, length, kv, groups, head).transpose(0, 2, 3, 1, 4)
@@ -358,8 +347,6 @@ def _attention_grad(
 
 
 def _mlp_grad(dact: Floats, tape: Tape) -> Floats:
-    """Compute the gradient of the stacked gate and up from the gradient of silu(gate) * up (N x
-    f)."""
     half = dact.shape[-1]
     gate, up = tape.gate_up[:, :half], tape.gate_up[:, half:]
     out = np.empty_like(tape.gate_up)
@@ -383,9 +370,8 @@ def backward(
 ) -> None:
     """Add dL/dW of each wanted merged weight to `grads`.
 
-    `dlogprobs` is M x K like the logprobs of `target_logprobs`. Names in `wanted` and `grads` are
-    `head` and `<layer>.qkv`, `.out`, `.gate_up`, `.down`. Layers below the lowest wanted one are
-    skipped.
+    `dlogprobs` is dL/dlogprob, with shape M x K. Names in `wanted` and `grads` are `head` and
+    `<layer>.qkv`, `.out`, `.gate_up`, `.down`.
     """
     layers = [int(name.split(".")[0]) for name in wanted if name != "head"]
     rows, length = tapes[0].x.shape[0], tapes[0].k.shape[2]

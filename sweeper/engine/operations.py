@@ -119,8 +119,8 @@ class SaveRequest(NamedTuple):
 
 
 def save(vault: Vault, run: Run, request: SaveRequest) -> Place:
-    """Write the run's adapter to disk, with the optimizer if the kind is `weights`. Return the
-    checkpoint's path."""
+    """Write the run's adapter to disk, and also the optimizer if the request's kind is `weights`.
+    Return the checkpoint's path."""
     check_ttl(request.ttl_seconds)
     adapter, place = run.adapter, Place(run.id, request.kind, request.name)
     moments = run.moments if request.kind == "weights" else None
@@ -198,10 +198,10 @@ class SampleRequest(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Tokens whose logprobs a client requests. The tokens are the cells of a matrix with one row
-    for each position of a prompt except the first. `rows` and `ids` have the row and the token id
-    of each cell; the id -1 means no token. If the matrix is sparse, `sparse` has its row pointers
-    and columns."""
+    """Tokens whose logprobs a client requests, as the cells of a matrix. The matrix has a row for
+    each position of the prompt, without the first position. `rows` and `ids` are the row and the
+    token id of each cell; the id -1 means no token. `sparse` has the row pointers and columns of a
+    sparse matrix; None if the matrix is dense."""
 
     rows: Ints
     ids: Ints
@@ -221,14 +221,14 @@ class Targets(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The first row that has a token."""
+        """The first row that has a requested token."""
         return int(self.rows[self.ids >= 0].min())
 
 
 class PromptScores(NamedTuple):
-    """The requested scores of a prompt: the logprob of each token (NaN if it was not requested),
-    the k likeliest tokens at each position, and the logprob of each cell of the targets (0 for a
-    cell without a token)."""
+    """The requested scores of a prompt. A field is None if the client did not request these scores.
+    `logprobs` has NaN for tokens without a score. `topk` has the k likeliest tokens at each
+    position. `targets` has the logprob of each cell of `Targets`, and 0 for the id -1."""
 
     logprobs: Floats | None = None
     topk: tuple[Ints, Floats] | None = None  # T x k token ids, T x k logprobs
@@ -244,9 +244,9 @@ class SampleResult(NamedTuple):
 
 
 def _stop(model: Model, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
-    """Return the token ids in the SDK's `stop`, and a function that checks whether the end of a
-    sequence contains a string in `stop` (None if `stop` has no strings). If `stop` is None, the
-    ids are the model's end-of-text tokens."""
+    """Return the stop tokens, and a function that checks whether the end of a sequence contains a
+    stop string (None if `stop` has no strings). If `stop` is None, the stop tokens are the model's
+    end-of-text tokens."""
     if stop is None:
         return model.eos, None
     items: list[object] = [stop] if isinstance(stop, str) else list(stop)
@@ -290,8 +290,7 @@ def _params(model: Model, request: SampleRequest) -> sampling.Params:
 
 
 def _first_scored(request: SampleRequest) -> int:
-    """Return the position of the first prompt token that is scored. The score of a token comes from
-    the logits at the position before the token."""
+    """Return the position of the first prompt token that is scored."""
     n = len(request.prompt)
     return 1 if request.last_n is None else max(1, n - request.last_n)
 

@@ -19,8 +19,8 @@ _Key = tuple[int, int, bytes]
 
 
 class CachedBlock(NamedTuple):
-    """A block: the attention keys and values of each layer (KV x L x h), and the last layer's
-    output at the block's last position."""
+    """The cached values of a block of tokens: the attention keys and values of each layer (KV x L x
+    h), and the last layer's output at the block's last position."""
 
     number: int
     cache: list[tuple[Floats, Floats]]
@@ -33,9 +33,8 @@ class CachedBlock(NamedTuple):
 
 
 class Prefixes:
-    """A least-recently-used cache of blocks of many owners, limited in bytes. Thread-safe. An owner
-    is a set of weights that never changes. An owner's blocks are dropped together with the
-    weights."""
+    """A least-recently-used cache of blocks, limited in bytes. Thread-safe. Each block belongs to
+    an owner, which is the id of weights that never change."""
 
     def __init__(self, most: int = BYTES) -> None:
         self._most, self._held = most, 0
@@ -75,8 +74,9 @@ class Prefixes:
         cache: list[tuple[Floats, Floats]],
         last: Floats,
     ) -> CachedBlock:
-        """Cache the block of the tokens `part`, which follows the block `above` (None: the new
-        block is the first). Return the new block, or the equal block that was cached before."""
+        """Cache the block with the tokens `part`, which follows the block `above` (None for the
+        first block of a prompt). If the cache has the block already, return the cached one, else
+        the new one."""
         with self._lock:
             key = owner, above.number if above else _ROOT, part
             block = self._blocks.get(key)

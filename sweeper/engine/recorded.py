@@ -20,8 +20,8 @@ service."""
 
 @dataclass
 class _Sequence:
-    """A sampled sequence: the length of its prompt, its tokens, and the logprob of each token in
-    the distribution from which the token was drawn. `used` is the time of the last use."""
+    """A sampled sequence. `prompt` is the length of its prompt. `logprobs` are the logprobs with
+    which the tokens were drawn. `used` is the time of the last use."""
 
     prompt: int
     tokens: Ints
@@ -38,7 +38,7 @@ class Records:
         self._sessions: dict[str, dict[str, _Sequence]] = {}
 
     def add(self, session: str, identity: str, prompt: int, drawn: Sampled) -> None:
-        """Record a sampled sequence. `prompt` is the length of its prompt."""
+        """Record a sampled sequence. `prompt` is the length of the sequence's prompt."""
         tokens = np.array(drawn.tokens, np.int32)
         logprobs = np.array(drawn.logprobs, np.float32)
         with self._lock:
@@ -66,8 +66,8 @@ class Records:
 
     def completed(self, session: str, datum: Datum, number: int) -> Datum:
         """Return a datum with the recorded logprobs of its sampled tokens added. Tokens that were
-        not sampled get the weight 0. Raises RequestError if the datum's spans are missing or do not
-        match the recorded sequences, or if a token that was not sampled has an advantage."""
+        not sampled get the weight 0. Raises RequestError if the datum has no spans, if the spans do
+        not match the recorded sequences, or if a token that was not sampled has an advantage."""
         where = f"data[{number}]"
         targets = datum.inputs.get("target_tokens")
         if not datum.spans or targets is None or targets.ndim != 1:

@@ -44,8 +44,8 @@ class Params(NamedTuple):
 
 class Sampled(NamedTuple):
     """One sampled sequence: its tokens, the logprob of each token, and whether a stop token or stop
-    string ended the sequence. If requested, `topk` has the likeliest tokens at each position and
-    their logprobs."""
+    string ended the sequence. `topk` has the ids and logprobs of the likeliest tokens at each
+    position; empty if they were not requested."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -90,9 +90,10 @@ def read(
     prefixes: Prefixes | None = None,
     owner: int = 0,
 ) -> Prompt:
-    """Run a prompt through the network, block by block, except for blocks cached in `prefixes`.
+    """Run a prompt through the network. Blocks that `prefixes` has cached for `owner` are not
+    computed again.
 
-    `first` is the first position whose output is needed (None: the last position). Raises
+    `first` is the first position whose output is needed; None means the last position. Raises
     RequestError if the prompt is empty, is too long, or has invalid tokens.
     """
     shape, dtype = network.shape, network.embed.dtype
@@ -153,9 +154,9 @@ def _extend_layer(
 def _extend(
     network: Network, tokens: Ints, caches: list[Cache], at: int, length: int = 1
 ) -> Floats:
-    """Run `length` more tokens of each of n sequences through the network, from position `at` on.
-    Write the tokens' keys and values into the caches (n x KV x room x h). Return the last layer's
-    output, with shape (n * length) x d."""
+    """Run `length` more tokens of each of n sequences through the network, beginning at position
+    `at`. Write the tokens' keys and values into the caches (n x KV x room x h). Return the last
+    layer's output, with shape (n * length) x d."""
     x, rotation = network.embed[tokens], network.rotation.at(slice(at, at + length))
     for block, cache in zip(network.blocks, caches, strict=True):
         x = _extend_layer(x, block, network.shape, cache, at, rotation)
@@ -163,8 +164,8 @@ def _extend(
 
 
 def _truncated(probabilities: Floats, params: Params) -> Floats:
-    """Set the probabilities of tokens that top-k or top-p exclude to zero. Top-k also keeps
-    tokens that are as likely as the k-th likeliest token."""
+    """Set the probabilities of tokens outside top-k or top-p to zero. Top-k also keeps tokens that
+    are as likely as the k-th likeliest token."""
     if 0 < params.top_k < probabilities.shape[-1]:
         border = np.partition(probabilities, -params.top_k, -1)[:, -params.top_k, None]
         probabilities = np.where(probabilities < border, 0.0, probabilities)
@@ -194,9 +195,9 @@ def likeliest(logprobs: Floats, k: int) -> tuple[Ints, Floats]:
 def _draw(
     scores: Floats, params: Params, uniform: Floats
 ) -> tuple[Ints, Floats, tuple[Ints, Floats] | None]:
-    """Draw a token for each row of n x V logits, by inverse transform sampling. Return the
-    tokens, their logprobs at the temperature (at 1 if the temperature is 0), and the likeliest
-    tokens if requested. `uniform` has a random number for each row, so rows are independent."""
+    """Draw a token for each row of n x V logits. `uniform` has one random number per row. Return
+    the tokens, their logprobs, and the likeliest tokens (None if not requested). If the temperature
+    is 0, the logprobs are those at temperature 1."""
     if not np.isfinite(scores).all():
         raise RequestError("the model's logits are not finite: its training has diverged")
     if params.temperature <= 0:
@@ -215,7 +216,7 @@ def _draw(
 
 
 def _room(caches: list[Cache], n: int, length: int, room: int) -> list[Cache]:
-    """Copy the first `length` positions of the caches of n sequences, with space for `room` more
+    """Copy the first `length` positions of the caches of n sequences, and add `room` empty
     positions."""
 
     def grown(part: Floats) -> Floats:
@@ -231,8 +232,9 @@ def sample(network: Network, prompt: Prompt, n: int, params: Params) -> list[Sam
 
     The logprobs include the temperature, but not the truncation by top-k and top-p. At temperature
     1 these logprobs equal the logprobs that training computes for the same tokens. At temperature
-    0, the likeliest token is drawn, with its logprob at temperature 1. If the prompt fills the
-    context, one token is still drawn, because that token need not run through the network."""
+    0, the likeliest token is drawn, with its logprob at temperature 1. At least one token is drawn,
+    even if the prompt fills the context.
+    """
     seed = None if params.seed is None else params.seed % 2**64
     rng = np.random.Generator(np.random.PCG64(seed))
     steps = max(1, min(params.max_tokens, network.shape.context - prompt.length))

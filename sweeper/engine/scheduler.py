@@ -29,7 +29,7 @@ log = logging.getLogger("sweeper.engine")
 
 
 class Reply(NamedTuple):
-    """The result of a request: bytes of protobuf, or a JSON document."""
+    """The result of a request: a protobuf message as bytes, or a JSON document."""
 
     body: bytes | dict[str, object]
 
@@ -51,9 +51,9 @@ Work = Callable[[], Reply]
 
 
 class Promises:
-    """The promises of results, by id. A client that lost a response fetches it again, so a fetched
-    promise is kept for `linger` seconds. At most `most` fetched promises are kept. A finished
-    promise that is never fetched is dropped `forget` seconds after its creation."""
+    """The promises of results, by id. A fetched promise is kept for `linger` seconds, for clients
+    that lost the response and fetch the result again. At most `most` fetched promises are kept. A
+    finished promise that no client has fetched is dropped `forget` seconds after its creation."""
 
     def __init__(self, most: int = 2048, linger: float = 60.0, forget: float = 3600.0) -> None:
         self._most, self._linger, self._forget = most, linger, forget
@@ -68,8 +68,8 @@ class Promises:
         return len(self._open) + len(self._fetched)
 
     def create(self, name: str) -> Future[Reply] | None:
-        """Create a promise. Return None if `name` exists already: then the client has sent the
-        request twice."""
+        """Create a promise. Return None if `name` exists already, because the client has repeated a
+        request."""
         with self._lock:
             if name in self._open or name in self._fetched:
                 return None
@@ -111,7 +111,7 @@ class Promises:
 
     def sweep(self, now: float | None = None) -> None:
         """Drop fetched promises after `linger` seconds, and finished promises after `forget`
-        seconds (see the class)."""
+        seconds."""
         now = time.monotonic() if now is None else now
         with self._lock:
             while self._fetched:
@@ -135,8 +135,8 @@ class _Job(NamedTuple):
 
 class Lane:
     """A queue of requests. If `ordered`, the requests run one at a time, in the order of their
-    sequence numbers, which begin at 1. Otherwise the newest request is usually taken first
-    (`_OLDEST`)."""
+    sequence numbers, which begin at 1. Otherwise the newest request is taken first, but every
+    eighth time the oldest."""
 
     def __init__(self, *, ordered: bool) -> None:
         self._ordered, self._taken = ordered, 0
@@ -175,8 +175,7 @@ class Scheduler:
         self, lane: Lane, future: Future[Reply], work: Work, sequence: int | None = None
     ) -> None:
         """Queue a job. A job with a sequence number waits until all earlier numbers have been
-        queued. A job whose number was queued before fails, because the result of that request was
-        already delivered. A job for a closed lane fails too."""
+        queued. A job fails if its number was queued before, or if the lane is closed."""
         job = _Job(future, work)
         with self._condition:
             if lane.closed or (sequence is not None and sequence < lane.next):
@@ -200,9 +199,8 @@ class Scheduler:
             lane.queue.append(due)
 
     def pass_over(self, lane: Lane, seconds: float) -> None:
-        """Skip a missing sequence number if requests with higher numbers have waited for at least
-        `seconds`. These requests fail, and the lane continues after the highest of their numbers.
-        Without this, a client that lost one request would wait forever."""
+        """Stop waiting for a missing sequence number after `seconds`. The requests with higher
+        numbers fail, and the lane continues after the highest of these numbers."""
         with self._condition:
             if not lane.early or time.monotonic() - lane.early_since < seconds:
                 return
@@ -281,8 +279,8 @@ Job = Callable[[], Reply]
 
 
 class Admission:
-    """A gatekeeper that passes jobs to the scheduler when the limits allow it. A session with
-    training clients needs one of `max_sessions` seats."""
+    """A gatekeeper that passes jobs to the scheduler as the limits allow. Each session with
+    training clients takes one of `max_sessions` seats."""
 
     def __init__(
         self, promises: Promises, scheduler: Scheduler, meter: Meter, limits: Limits

@@ -73,8 +73,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _listen_as_before(host: str, port: int, home: str) -> socket.socket:
-    """Listen on `port`. If `port` is 0, use the port of the home's last engine, so that programs
-    that used the last engine find the new engine. If that port is not free, use any free port."""
+    """Listen on `port`. If `port` is 0, use the port of the home's last engine, because programs
+    may still have that address. If the last engine's port is not free, use any free port."""
     path = os.path.join(paths.engine(home), "port")
     listener = None
     if port == 0:
@@ -106,8 +106,8 @@ def _log_to(home: str) -> None:
 
 
 class _Recorded(uvicorn.Server):
-    """A server that writes the file `path` when it starts to answer, and removes the file when it
-    stops. `record` is the file's content."""
+    """A server that writes `record` to the file `path` when it starts, and removes the file when it
+    stops."""
 
     def __init__(self, config: uvicorn.Config, path: str, record: Mapping[str, object]) -> None:
         super().__init__(config)
@@ -169,7 +169,7 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
 
 
 def run(host: str, port: int, home: str, settings: Settings) -> None:
-    """Serve a home until SIGTERM or SIGINT; see `serve` in `__main__`."""
+    """Serve a home until SIGTERM or SIGINT. Raises EngineError if the engine cannot start."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     os.makedirs(paths.engine(home), exist_ok=True)
     with _locked(home):

@@ -37,8 +37,7 @@ _MISSING_SECONDS = 600.0
 
 
 def _owner(name: str, kind: str) -> str:
-    """Return the id of the session that a run or a sampler belongs to. The id `name` begins with
-    the session's id."""
+    """Return the session's id from `name`, the id of a run or sampler of the session."""
     return name.rpartition(f":{kind}:")[0]
 
 
@@ -90,8 +89,8 @@ class Service:
     def _promise(
         self, name: str, lane: Lane, job: Callable[[], Reply], sequence: int | None = None
     ) -> str:
-        """Queue a job, and create the promise `name` of its result. If the promise exists, the
-        client has sent the request again, and nothing is queued. Return `name`."""
+        """Queue a job, and create the promise `name` of its result. If the promise exists already,
+        queue nothing, because the client has repeated a request. Return `name`."""
         future = self.promises.create(name)
         if future is not None:
             self.scheduler.submit(lane, future, job, sequence)
@@ -109,8 +108,8 @@ class Service:
         return {"request_id": name, "model_id": run.id}
 
     def refuse(self, body: Body, message: str) -> None:
-        """If a rejected request has a sequence number, release the number. The SDK continues
-        with the next number, so its later requests would otherwise wait forever."""
+        """Mark a rejected request as done, so that requests with higher sequence numbers do not
+        wait for it. Does nothing if the request has no sequence number."""
         name, sequence = body.get("model_id"), body.get("seq_id")
         if not isinstance(name, str) or not isinstance(sequence, int):
             return
@@ -208,7 +207,7 @@ class Service:
         return self._seated(session.id, name, job)
 
     def get_info(self, body: Body) -> Body:
-        """Describe a training client. The id of the tokenizer is a local directory."""
+        """Describe a training client. `tokenizer_id` is the path of a local directory."""
         adapter = self._run(body["model_id"]).adapter
         model = adapter.model
         return {
@@ -225,7 +224,7 @@ class Service:
         }
 
     def forward_backward(self, raw: bytes) -> Body:
-        """Do a forward pass, and a backward pass unless the request is `forward_only`."""
+        """Do a forward pass. If the request is not `forward_only`, also do a backward pass."""
         message = wire.parse(raw)
         run = self._run(message.model_id)
 
@@ -270,8 +269,8 @@ class Service:
         return self._for_run(body, job)
 
     def save_weights_for_sampler(self, body: Body) -> Body:
-        """Save weights under a name, or snapshot the weights for a sampler of the training client's
-        session."""
+        """Save weights under a name. Without a name, create a sampler with a snapshot of the
+        weights."""
 
         def job(run: Run) -> Reply:
             if body.get("kind", "snapshot") != "snapshot":
@@ -371,8 +370,7 @@ class Service:
         return promise
 
     def join_sampling_session(self, body: Body) -> Body:
-        """Return a number that distinguishes this client's requests from those of the sampler's
-        other clients."""
+        """Return a new number that identifies this client among the clients of a sampler."""
         self.registry.sampler(body["sampling_session_id"])
         return {"type": "join_sampling_session", "client_counter": next(self._clients)}
 

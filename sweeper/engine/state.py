@@ -61,8 +61,7 @@ class Adapter:
         return Adapter(self.model, self.config, self.arrays)
 
     def spill(self, path: str) -> None:
-        """Move the arrays to a file, unless the adapter has no arrays, or the arrays are in a file
-        already."""
+        """Move the arrays to a file. Does nothing if no arrays are in memory."""
         if not self._arrays:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -75,7 +74,7 @@ class Adapter:
 
     @property
     def network(self) -> Network:
-        """The base model with the adapter merged in. It is computed if it is not in memory."""
+        """The base model with the adapter merged in; computed if not in memory."""
         network = self._network
         if network is None:
             model, scale = self.model, self.config.scale
@@ -119,8 +118,8 @@ class Run:
 
 
 class Sampler(NamedTuple):
-    """The weights of a sampling client. `path` is the checkpoint that they were loaded from;
-    None for a base model, or for a snapshot of a training client."""
+    """The weights of a sampling client. `path` is the checkpoint from which the weights were
+    loaded; None for a base model, or for a snapshot of a training client."""
 
     id: str
     adapter: Adapter
@@ -130,8 +129,8 @@ class Sampler(NamedTuple):
 
 @dataclass
 class Session:
-    """A session of the SDK, which is one client process. `started` is in Unix seconds. `status`
-    is the protocol's description of the session's end; None while the session is open, or if its
+    """A session of the SDK, which is one client process. `started` is in Unix seconds. `status` is
+    the protocol's description of the session's end. It is None if the session is open, or if the
     client did not report the end."""
 
     id: str
@@ -152,8 +151,9 @@ class Registry:
     def __init__(
         self, spill: str, on_drop: Callable[[Lane], None], on_idle: Callable[[Adapter], None]
     ) -> None:
-        """`on_drop` is called with the lane of a removed training client or sampler, `on_idle`
-        with the adapter of a sampler that is moved to disk or removed."""
+        """`on_drop` is called with the lane of a removed training client, and with the lanes of an
+        ended session's samplers. `on_idle` is called with the adapter of a sampler that is moved to
+        disk or removed."""
         self._lock = threading.Lock()
         self._spill, self._on_drop, self._on_idle = spill, on_drop, on_idle
         shutil.rmtree(spill, ignore_errors=True)  # left by an engine that crashed
@@ -184,13 +184,13 @@ class Registry:
             return list(self._sessions.values())[::-1]
 
     def all_sessions(self) -> list[Session]:
-        """Return all open sessions, newest first, then the sessions that ended most recently,
-        latest end first."""
+        """Return all open sessions, newest first, then the last `PAST` ended sessions, last ended
+        first."""
         with self._lock:
             return [*reversed(self._sessions.values()), *reversed(self._past.values())]
 
     def past_runs(self) -> dict[str, RunSummary]:
-        """Return the most recently removed training runs by id, latest removal first."""
+        """Return the last `PAST` removed training runs by id, last removed first."""
         with self._lock:
             return dict(reversed(self._past_runs.items()))
 

@@ -120,8 +120,8 @@ def weights() -> Arrays:
 
 
 def vocabulary() -> dict[str, int]:
-    """Return the token id of each byte, by the byte's printable symbol in GPT-2's table. The
-    order of the ids is the order of the symbols' code points."""
+    """Return the token id of each byte. The key of a byte is its printable symbol in GPT-2's
+    tokenizer. The ids are in the order of the symbols' code points."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(printable)]
     symbols = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(hidden))]
@@ -171,14 +171,14 @@ def _tokenizer_config() -> dict[str, object]:
 
 
 def _taught() -> bytes:
-    """Return the file of the teacher's weights, which are bfloat16."""
+    """Return the contents of the file with the teacher's weights."""
     with open(os.path.join(os.path.dirname(__file__), "teacher.safetensors"), "rb") as file:
         return file.read()
 
 
 def _config(name: str) -> Mapping[str, object]:
-    """Return a model's config.json. The config.json of the teacher has a hash of its weights, which
-    distinguishes releases."""
+    """Return a model's config.json. The teacher's config has a hash of the weights, so it differs
+    between releases."""
     if name == TINY:
         return CONFIG
     digest = hashlib.sha256(_taught()).hexdigest()

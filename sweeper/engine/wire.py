@@ -53,8 +53,8 @@ class PassRequest(NamedTuple):
 
 
 def parse(body: bytes) -> "pb.ForwardBackwardRequest":
-    """Parse a request, but do not unpack its data (`decode_pass` does that). Raises RequestError
-    if the request is invalid."""
+    """Parse a request. `decode_pass` unpacks the parsed request. Raises RequestError if `body` is
+    invalid."""
     message = pb.ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
@@ -64,8 +64,8 @@ def parse(body: bytes) -> "pb.ForwardBackwardRequest":
 
 
 def protobuf_head(data: bytes) -> dict[str, str | int]:
-    """Read `model_id` and `seq_id` from a ForwardBackwardRequest, or from its beginning: these
-    fields come before the data. Missing fields are left out."""
+    """Read `model_id` and `seq_id` from the beginning of a ForwardBackwardRequest. Missing fields
+    are left out."""
     reader = _Varints(data)
     head: dict[str, str | int] = {}
     try:
@@ -168,7 +168,7 @@ def _span(span: "pb.ProvenanceSpan") -> Span:
 
 
 def decode_pass(message: "pb.ForwardBackwardRequest") -> PassRequest:
-    """Unpack a request. Raises RequestError if this engine does not support it."""
+    """Unpack a request. Raises RequestError if the engine does not support the request."""
     data = list[Datum]()
     for datum in message.data:
         tokens = _tokens(datum.model_input) if datum.model_input else np.empty(0, np.int32)
@@ -181,8 +181,8 @@ def decode_pass(message: "pb.ForwardBackwardRequest") -> PassRequest:
 
 
 def encode_pass(result: PassResult) -> bytes:
-    """Encode a ForwardBackwardOutput. Consecutive data with the same trailing shape share one
-    record."""
+    """Encode a ForwardBackwardOutput. Consecutive arrays of logprobs that differ only in their
+    first dimension are written as one record."""
     message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     for key, value in result.metrics.items():
         message.metrics[key] = value
@@ -270,7 +270,7 @@ def _put_topk(message: "pb.TopkLogprobs", ids: Ints, logprobs: Floats) -> None:
 
 
 def encode_samples(result: SampleResult, named: Targets | None = None) -> bytes:
-    """Encode a SampleResponse. `named` are the requested targets."""
+    """Encode a SampleResponse. `named` are the targets in the client's request, or None."""
     message = pb.SampleResponse(prompt_cache_hit_tokens=result.reused)
     for sequence in result.sequences:
         out = message.sequences.add()

@@ -12,14 +12,14 @@ TABLES = ("quota", "budget", "notify")
 
 
 def file() -> str:
-    """Return the path of the file, which need not exist."""
+    """Return the path of the user's `config.toml`, which need not exist."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(folder, "sweeper", "config.toml")
 
 
 def read_tables(problems: Problems) -> dict[str, object]:
-    """Return all tables of the file; empty if it does not exist. Notes a mistake if the file cannot
-    be read."""
+    """Return all tables of `config.toml`; empty if the file does not exist. If the file cannot be
+    read, note a mistake and return an empty dict."""
     try:
         with open(file(), "rb") as opened:
             import tomllib
@@ -33,8 +33,9 @@ def read_tables(problems: Problems) -> dict[str, object]:
 
 
 def table(name: str) -> tuple[Node, Problems]:
-    """Return a table as a node, which is empty if the table is missing, and a `Problems` for the
-    caller to note the table's mistakes. Raises `EnvironmentFailure` if the file cannot be read."""
+    """Return a table of `config.toml` as a node, and a `Problems` that collects the table's
+    mistakes. The node is empty if the table is missing. Raises `EnvironmentFailure` if the file
+    cannot be read."""
     problems = Problems()
     entries = read_tables(problems).get(name, {})
     refuse(problems)

@@ -17,8 +17,9 @@ from sweeper.fields.nodes import (
 
 
 def from_python(value: object, path: str, problems: Problems) -> Node:
-    """Return Python data as nodes. The place of a node is its path of keys (`base.lr`). Tuples
-    are read as lists, and numbers of other libraries are converted by their method `item`."""
+    """Return the node of `value`. A node's place is the path of keys that leads to it (`base.lr`).
+    Tuples are read as lists, and numbers of other libraries are converted by their method
+    `item`."""
     try:
         return _FromPython(problems).node(value, path, 0)
     except Stop:
@@ -26,9 +27,6 @@ def from_python(value: object, path: str, problems: Problems) -> Node:
 
 
 class _FromPython:
-    """A builder of nodes from Python data, with the same limits as for text. A shared value counts
-    each time it occurs, and keys count too."""
-
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
         self.count = 0

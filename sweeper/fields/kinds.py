@@ -45,8 +45,8 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 
 def hint(word: str, words: Iterable[str], problems: Problems) -> str:
-    """Return the same as `nearest`, but "" if there are already many mistakes, since searching
-    takes time."""
+    """Return `nearest(word, words)`. If there are `MAX_HINTS` or more mistakes, return "", because
+    searching takes time."""
     return nearest(word, words) if len(problems) < MAX_HINTS else ""
 
 
@@ -56,7 +56,7 @@ def wrong(node: Node, where: str, expected: str, problems: Problems) -> None:
 
 
 def unread(node: Node, where: str, problems: Problems) -> Node:
-    """Return the node itself. A `Shape` uses this function as its reader if its value is read
+    """Return the node itself. This function is the reader of a `Shape` whose value is read
     later."""
     del where, problems
     return node
@@ -69,8 +69,8 @@ def whole(pattern: str) -> str:
 
 class Text:
     """A nonempty string that matches `pattern`. `rule` is the message for a string that does not
-    match; `{}` in the message stands for the string. With `numbers`, an integer is read as its
-    digits."""
+    match; `{}` in the message stands for the string. With `numbers`, an integer is accepted too,
+    and becomes a string."""
 
     def __init__(self, pattern: str = "", rule: str = "", *, numbers: bool = False) -> None:
         self._pattern, self._rule, self._numbers = pattern, rule, numbers
@@ -184,8 +184,8 @@ class Number:
 
 
 class Duration:
-    """Seconds, at least `least`, from a number or a string such as 90s, 30m, 2h, 1h30m, 1d. With
-    `unit`, a number without a unit is refused, because minutes could be meant."""
+    """A duration in seconds, at least `least`. It is given as a number, or as a string such as 90s,
+    30m, 2h, 1h30m or 1d. With `unit`, a number is refused, because its unit is not clear."""
 
     def __init__(self, least: float = 0.0, *, unit: bool = False) -> None:
         self._least, self._unit = least, unit
@@ -235,8 +235,8 @@ def duration_text(duration: float) -> str:
 
 
 class Item(NamedTuple):
-    """A string in a list: its JSON Schema, and a function that returns a message for a wrong
-    string. With `numbers`, an integer is read as its digits."""
+    """A string in a list. `wrong_with` returns the message for a wrong string, and None for a
+    correct one. With `numbers`, an integer is accepted too, and becomes a string."""
 
     schema: Mapping[str, object]
     wrong_with: Callable[[str], str | None] = lambda _: None
@@ -293,16 +293,16 @@ class Texts:
 
 
 class Matching(NamedTuple):
-    """A pattern for whole strings, and the name of matching strings in messages."""
+    """A pattern that whole strings must match. `called` describes a matching string in messages."""
 
     pattern: str
     called: str
 
 
 class Names:
-    """A mapping of names to strings. `what` describes a correct mapping in messages. `reserved`
-    are prefixes of sweeper's own names. A value that does not match `values` may be a secret, so
-    messages do not repeat it. Without `values`, an integer is read as its digits."""
+    """A mapping of names to strings. `what` describes a correct mapping in messages. `reserved` are
+    the prefixes of names that sweeper sets itself. Messages do not show values, because a value may
+    be a secret. If `values` is None, a value may be an integer, which becomes a string."""
 
     def __init__(
         self,
@@ -372,8 +372,8 @@ class Amounts:
 
 
 class Shape:
-    """A value with its own reader. Its JSON Schema may be a function, so that the schema is made
-    only when it is needed."""
+    """A value that the function `read` reads. `schema` may be a function, which is called when the
+    JSON Schema is needed."""
 
     def __init__(
         self,
