@@ -31,8 +31,8 @@ _SECONDS = 5.0
 def notifier(
     folder: SweepFolder, plan: Plan, env_file: str | None, clock: Callable[[], float]
 ) -> "Notifier | None":
-    """Return the notifier of a sweep; None if no receivers are configured. Raises
-    `EnvironmentFailure` for an invalid configuration."""
+    """Return the notifier of a sweep; None if no receivers of notifications are configured. Raises
+    `EnvironmentFailure` if the configuration of notifications is invalid."""
     notify = notify_of(plan)
     if notify is None:
         return None
@@ -65,9 +65,9 @@ class Notifier:
         self._begun = False
 
     def raised(self, alarm: Alarm) -> None:
-        """Queue the message about a recorded alarm, unless the message was queued before or the
-        configuration excludes alarms. After `_MOST_ALARMS` messages, queue one that says that there
-        are more alarms, and no others."""
+        """Queue a message about a recorded alarm. Do nothing if the configuration excludes alarms,
+        or if the message was queued earlier. Only `_MOST_ALARMS` alarms get messages of their own;
+        one last message says that there are more alarms."""
         key = f"alarm-{alarm.run}-{alarm.attempt}-{alarm.rule}"
         muted = "alarm" not in self._notify.on or self._alarms > _MOST_ALARMS
         if muted or key in self._known:
@@ -82,8 +82,8 @@ class Notifier:
         self._add(key, "alarm", f"{alarm.name}: {alarm.rule}: {alarm.message}{advice}{stacks}")
 
     def check(self, reached: str | None) -> None:
-        """Record new messages, and send them. `reached` says which limit of the budget is
-        reached (None: none of them)."""
+        """Record the queued messages in the store, and start the program that sends them. `reached`
+        says which limit of the budget is reached (None: no limit)."""
         if reached is not None and "budget" in self._notify.on:
             limits = self._budget
             settings = "" if limits is None else json.dumps(limits.document(), sort_keys=True)
@@ -94,9 +94,10 @@ class Notifier:
             self._send()
 
     def end(self, counts: str, held: str | None, states: Mapping[str, tuple[str, int]]) -> None:
-        """Record the message about the end of the sweep. `counts` describes the outcomes of the
-        runs, and `held` says why no more runs are started. `states` maps each run to its state
-        and attempt, so that the end after a retry gets its own message."""
+        """Record and send the message about the end of the sweep. `counts` describes the outcomes
+        of the runs. `held` says why the sweep is held (None: it is not held). `states` maps each
+        run to its state and attempt. An end with different `states`, such as the end after a retry,
+        gets its own message."""
         if "end" in self._notify.on:
             why = f"; {held}" if held else ""
             key = f"end-{_digest(json.dumps(sorted(states.items())))}"
@@ -121,9 +122,9 @@ class Notifier:
                 self._due.pop(0)
 
     def _send(self, *, again: bool = False) -> None:
-        """Start the sending program if there are messages and the program is not running. With
-        `again`, start a second program even while the first is running, because the first may
-        already have looked for messages for the last time."""
+        """Start the program that sends the recorded messages, if there are any. While the program
+        is running, start it again only if `again` is True: the running program may miss new
+        messages."""
         if not self._wanted or (self._runs() and not again):
             return
         folder = self._folder
@@ -150,8 +151,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> Callable
 
 
 def _with_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment`, the environment of the launch, with sweeper's own variables from this
-    process. A launcher in a tmux window may have received these variables later."""
+    """Return `environment`, extended by the variables of this process that configure sweeper."""
     variables = {
         k: v for k, v in os.environ.items() if k.startswith(("SWEEPER_", "XDG_CONFIG_HOME"))
     }

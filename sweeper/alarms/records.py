@@ -46,8 +46,8 @@ class Alarm(NamedTuple):
     the alarm was raised (UTC, ISO 8601).
 
     The evidence: `key` had `value` at `step`, and `bound` is the threshold. Each of these may be
-    None. `message` describes the problem, and `advice` says what to do. `actions` are the
-    actions of `on_alarm` that the alarm triggers: "run", "stop run", "stop sweep". `stacks` has
+    None. `message` describes the problem, and `advice` says what to do. `actions` are the actions
+    that the alarm triggers by the grid's `on_alarm`: "run", "stop run", "stop sweep". `stacks` has
     the Python stacks of a stalled recipe's threads.
     """
 
@@ -80,10 +80,9 @@ def read(
     known: MutableMapping[str, Alarm] | None = None,
     on_error: Callable[[StoreError], None] | None = None,
 ) -> list[Alarm]:
-    """Read the alarms of a sweep, oldest first. `known` is a cache: callers that read repeatedly
-    pass the same dict, empty at first, and only new alarms are then read. Damaged alarms are
-    skipped, and `on_error` gets their errors. Raises `StoreError` if the alarms cannot be
-    listed."""
+    """Read the alarms of a sweep, oldest first. Damaged alarms are skipped, and `on_error` gets
+    their errors. `known` is a cache: if several calls pass the same dict, each alarm is read only
+    once. Raises `StoreError` if the alarms cannot be listed."""
     readers = {path: partial(_alarm, name) for path, name in _listed(folder)}
     documents = read_each(folder.store, readers, known, on_error)
     return sorted(documents, key=lambda alarm: (alarm.time, alarm.run, alarm.attempt, alarm.rule))
@@ -95,7 +94,7 @@ def names(folder: SweepFolder) -> list[Name]:
 
 
 def put(folder: SweepFolder, alarm: Alarm) -> bool:
-    """Record an alarm. Return False if it was recorded already. Raises `StoreError`."""
+    """Record an alarm. Return False if the alarm was recorded earlier. Raises `StoreError`."""
     path = folder.alarm(alarm.run, alarm.attempt, alarm.rule)
     try:
         folder.store.create(path, encode({"schema": SCHEMA} | alarm.document()))
@@ -125,14 +124,15 @@ def _alarm(name: Name, document: object, place: str) -> Alarm:
 
 
 class Action(NamedTuple):
-    """The recorded reaction to an alarm. `by` identifies the launcher that began it. `outcome`
-    says how the command ended (None: there is no command, or it is still running)."""
+    """The recorded reaction to an alarm. `by` identifies the launcher that reacted. `outcome` says
+    how the command of `on_alarm` ended; None without a command, and until the command has ended."""
 
     by: str | None
     outcome: str | None
 
 
 def read_action(folder: SweepFolder, alarm: Alarm) -> Action:
-    """Read the recorded reaction to an alarm. Raises `NotFound`, `StoreError`."""
+    """Read the recorded reaction to an alarm. Raises `NotFound` if no reaction is recorded, and
+    `StoreError` for other failures."""
     path = folder.action(alarm.run, alarm.attempt, alarm.rule)
     return read_as(folder.store, path, partial(codec.read, Action))

@@ -35,8 +35,8 @@ _NEAR_ZERO = 0.1
 
 
 class RowRule(NamedTuple):
-    """A rule about rows. `watches` has the roles of the keys that the rule watches; an empty
-    tuple stands for every key."""
+    """A rule that judges rows of metrics. The rule is applied to rows that have a key with one of
+    the roles `watches`, or to every row if `watches` is empty."""
 
     name: str
     watches: tuple[str, ...]
@@ -46,9 +46,9 @@ class RowRule(NamedTuple):
 def judge(
     history: History, limits: Mapping[str, Thresholds], failed: Callable[[str, Exception], object]
 ) -> dict[str, Evidence]:
-    """Apply the rules in `limits` to the row that was just added. Return a dict from rule to
-    evidence. If a rule raises an error, `failed` is called, and the other rules are still
-    applied."""
+    """Apply the rules in `limits` to the newest row of `history`. Return the evidence by rule, for
+    each rule that found a problem. If a rule raises an error, call `failed` with the rule and the
+    error, and continue with the next rule."""
     by_rule: dict[str, Evidence] = {}
     for rule in ROW_RULES:
         thresholds = limits.get(rule.name)
@@ -237,8 +237,6 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
 
 
 def _all_alike(history: History, steps: float) -> str:
-    """Describe in which fraction of the groups all answers were wrong, and in which all were
-    right. A model learns nothing from these groups."""
     answers: list[str] = []
     for role, text in (("bad", "all wrong"), ("good", "all right")):
         series = history.series.get(role)
@@ -355,9 +353,8 @@ def judge_clock(
     limits: Mapping[str, Mapping[str, float]],
     failed: Callable[[str, Exception], object],
 ) -> dict[str, Evidence]:
-    """Apply the rules in `limits` that judge the state of an attempt (`Vitals`) instead of a new
-    row. Return a dict from rule to evidence. If a rule raises an error, `failed` is called, and the
-    other rules are still applied."""
+    """Apply the rules in `limits` that judge `history.vitals`, the state of an attempt. Arguments
+    and result are those of `judge`."""
     by_rule: dict[str, Evidence] = {}
     for name, find in CLOCK_RULES.items():
         thresholds = limits.get(name)
@@ -372,9 +369,9 @@ def judge_clock(
 
 
 def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run makes no progress. Other rules detect runs that the service has
-    paused, and runs whose heartbeats have stopped. A command may record no steps at all, so a
-    command is judged only after an attempt of the sweep has made a step."""
+    """Return evidence if an attempt makes no progress. Other rules detect pauses and missing
+    heartbeats. A command may record no steps, so its attempts are judged only after one attempt of
+    the sweep has made a step."""
     vitals = history.vitals
     if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
         return None
@@ -409,8 +406,8 @@ def _heartbeat(history: History, thresholds: Mapping[str, float]) -> Evidence | 
 
 
 def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run has failed because a service became unreachable, according to the
-    reason or the line in `Failed`."""
+    """Return evidence if the reason or the last line of a failed attempt says that a service did
+    not answer."""
     failed = history.vitals.failed
     if failed is None or (failed.reason != "service" and not _NO_ANSWER.search(failed.line)):
         return None
@@ -418,8 +415,8 @@ def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
 
 
 def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run has succeeded without its metric, or if the metric has no value
-    at the end."""
+    """Return evidence if a successful run did not record its metric, recorded no numbers for it, or
+    did not record it in its last rows."""
     wanted, series = history.vitals.metric, history.metric
     if wanted is None:
         return None
@@ -441,7 +438,6 @@ def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
 
 
 def _not_recorded(wanted: str, history: History) -> str:
-    """Describe what a run recorded in place of its metric."""
     recorded = sorted(history.keys - {"step"})
     lines = plural(history.malformed, "line of its metrics file", "lines of its metrics file")
     unlike = f"; {lines} cannot be read: {history.unlike}" if history.malformed else ""

@@ -30,15 +30,15 @@ class _Waiting(NamedTuple):
 
 
 class StackRequests:
-    """The stalled attempts whose stacks have been requested. `clock` returns monotonic seconds."""
+    """The requests for the stacks of stalled attempts. `clock` returns monotonic seconds."""
 
     def __init__(self, folder: SweepFolder, clock: Callable[[], float]) -> None:
         self._folder, self._clock = folder, clock
         self._waiting: list[_Waiting] = []
 
     def ask(self, noticed: Detection) -> bool:
-        """Request the stacks of an attempt. Return False, without a request, if too many
-        requests wait already. Raises `StoreError`."""
+        """Request the stacks of an attempt, and return True. If too many requests are unanswered,
+        request nothing and return False. Raises `StoreError`."""
         if len(self._waiting) >= _MOST_WAITING:
             return False
         word = stacks.ask(self._folder, noticed.run, noticed.attempt)
@@ -46,9 +46,8 @@ class StackRequests:
         return True
 
     def answered(self, is_running: Callable[[str, int], bool]) -> Iterator[tuple[Detection, str]]:
-        """Yield each detection whose request has been answered or given up, with the stacks of the
-        attempt. The stacks are "" if the worker did not answer in time, or if the attempt has
-        ended."""
+        """Yield each detection whose wait for stacks has ended, with the stacks. The stacks are ""
+        if the attempt ended or the time ran out before the worker answered."""
         for entry in list(self._waiting):
             run, attempt = entry.noticed.run, entry.noticed.attempt
             text = self._read(entry)

@@ -34,14 +34,14 @@ def path_of(folder: str, step: float) -> str:
 
 
 def failure_path(folder: str, step: float) -> str:
-    """Return the path of the file for a step's answers that could not be judged. `folder` is the
-    folder of the attempt's metrics."""
+    """Return the path of the file with a step's reward failures, the answers that could not be
+    judged. `folder` is the folder of the attempt's metrics."""
     return f"{folder}/iteration_{int(step):06d}/reward_failures.jsonl"
 
 
 def first_error(data: bytes) -> str | None:
-    """Return the first error in `data`, the beginning of a file of answers that could not be
-    judged."""
+    """Return the first error in `data`, the beginning of a file of reward failures; None if `data`
+    does not begin with a readable error."""
     match = _ERROR.match(data.decode(errors="replace"))
     try:
         return None if match is None else " ".join(str(json.loads(match[1])).split())[:_LONGEST]
@@ -50,9 +50,9 @@ def first_error(data: bytes) -> str | None:
 
 
 def summarise(data: bytes) -> dict[str, float]:
-    """Summarise the rollouts in `data`. Return a dict from role to fraction or mean. If the data
-    end inside a line, the rewards of the last of several groups are left out, because this group
-    may be incomplete."""
+    """Summarise the rollouts in `data`. Return a dict from role to fraction or mean. If `data` ends
+    inside a line, the last group may be incomplete, so its rewards are left out (unless there is
+    only one group)."""
     whole = data[: data.rfind(b"\n") + 1]
     groups: dict[object, list[float]] = {}
     cut = known = 0
@@ -131,9 +131,9 @@ class Seen(NamedTuple):
 
     `running`: a worker executes the attempt. `quiet`: seconds since the last heartbeat. `beat`: the
     contents of that heartbeat. `stopping`: a user or an alarm has requested the end of the attempt.
-    `failed`: why the attempt failed, if it did. `succeeded`: the attempt has succeeded. `metric`:
-    the metric of the run's stage, if the sweep has stages and the attempt has ended. `model`: the
-    name of the model. `drifts`: each step updates the policy several times.
+    `failed`: the cause of a failure. `succeeded`: the attempt has succeeded. `metric`: the metric
+    of the run's stage (None: no stages, or the attempt has not ended). `model`: the name of the
+    model. `drifts`: the recipe updates the policy several times in each step.
     """
 
     run: str
@@ -150,10 +150,11 @@ class Seen(NamedTuple):
 
 
 class Criteria(NamedTuple):
-    """The plan's criteria for attempts. `limits` has the thresholds of each active rule. `lease`
-    is in seconds. `sync_s` is the longest delay, in seconds, until metrics reach the store.
-    `is_command`: all recipes are commands. `lacks_folder`: these commands do not get the folder
-    of their run. `metric`: the metric of a sweep without stages."""
+    """The criteria by which a plan's attempts are judged. `limits` maps each active rule to its
+    thresholds. `lease` is in seconds. `sync_s` is the longest delay, in seconds, until metrics
+    reach the store. `is_command`: all recipes are commands. `lacks_folder`: in addition, no command
+    gets the folder of its run. `metric`: the sweep's metric (None: no metric, or one for each
+    stage)."""
 
     limits: Limits
     lease: float
@@ -164,7 +165,8 @@ class Criteria(NamedTuple):
 
 
 class Detection(NamedTuple):
-    """The evidence of a rule about an attempt, whose worker is on `host`."""
+    """A problem that a rule has found in an attempt. `host` is the machine of the attempt's worker
+    (None: unknown)."""
 
     run: str
     attempt: int
@@ -190,16 +192,14 @@ class _Watch:
 
     @property
     def longest(self) -> float | None:
-        """Return the seconds of the longest of the last steps, measured by the launcher or by
-        the recipe."""
         return max(self.took, default=None)
 
 
 class Watcher:
-    """The watcher of the attempts of one sweep. `clock` returns monotonic seconds. `tell` is
-    called with a line about each rule that raises an error. `reported` has the alarms, as (run,
-    attempt, rule), that are not raised again. `stalled` has the attempts, as (run, attempt),
-    that made no progress at the last check, even if no alarm was raised."""
+    """The watcher of the attempts of one sweep. `clock` returns monotonic seconds. `tell` is called
+    with a message about each rule that raises an error. No alarm is raised for a (run, attempt,
+    rule) in `reported`. `stalled` has each (run, attempt) that made no progress at the last check,
+    even if no alarm was raised."""
 
     def __init__(
         self,
@@ -226,9 +226,9 @@ class Watcher:
         self._mismatches: dict[str | None, dict[str, float]] = {}  # model -> run -> first value
 
     def check(self, attempts: Sequence[Seen]) -> tuple[list[Detection], set[tuple[str, int]]]:
-        """Check these attempts, and forget all others. Return the new detections, and the ended
-        attempts that have been read to the end. Data that the store does not return now are read
-        at the next check."""
+        """Check `attempts`, and forget all other attempts. Return the new detections, and the ended
+        attempts whose metrics were read completely. If the store does not return some data, the
+        next check reads them."""
         now = self._clock()
         keys = {(seen.run, seen.attempt) for seen in attempts}
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
@@ -273,9 +273,9 @@ class Watcher:
         return alarms, over
 
     def _read_ahead(self, attempts: Sequence[Seen]) -> dict[tuple[str, int], Fresh | None] | None:
-        """Read the new data of the next attempts in parallel. Return a dict from (run, attempt)
-        to data, or to None if the store did not answer. Return None if the store is on this
-        machine, where attempts are read one by one."""
+        """Read the new data of up to `_MOST_REMOTE` attempts in parallel. Return a dict from (run,
+        attempt) to the data, or to None if the store did not answer. Return None for a store on
+        this machine."""
         if not self._folder.store.is_remote:
             return None
 
@@ -290,7 +290,7 @@ class Watcher:
         return dict(zip(keys, each(self._folder.store, read, chosen), strict=True))
 
     def _read(self, watch: _Watch, seen: Seen, alarms: list[Detection], now: float) -> bool:
-        """Read an attempt's new data and judge it. Return whether there is more to read."""
+        """Read and judge an attempt's new data. Return whether there is more to read."""
         try:
             fresh = watch.tail.read(MOST_BYTES)
         except StoreError:
@@ -326,8 +326,6 @@ class Watcher:
         return fresh.more
 
     def _compare_mismatch(self, seen: Seen, history: History) -> None:
-        """Remember this run's first mismatch of sampler and trainer, and set `usual_mismatch` from
-        the other runs of the same model."""
         first = history.first_mismatch
         if first is None or seen.drifts:
             return
@@ -345,8 +343,8 @@ class Watcher:
             self._tell(f"alarms: the rule {rule} failed: {type(error).__name__}: {error}")
 
     def _open(self, seen: Seen) -> Limits:
-        """Return the rules to apply to an attempt, with their thresholds: the rules without an
-        alarm yet, and `stalled`, whose current state is needed."""
+        """Return the thresholds of the rules to apply to an attempt: `stalled`, and each rule that
+        has raised no alarm for the attempt."""
         return {
             rule: thresholds
             for rule, thresholds in self._criteria.limits.items()
@@ -361,8 +359,8 @@ class Watcher:
                 alarms.append(Detection(seen.run, seen.attempt, rule, evidence_of_rule, host))
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
-        """Update the durations of steps. Rows that existed at the first check were written
-        earlier, so only the times that the recipe recorded count for them."""
+        """Update the durations of steps. The first check finds rows of unknown age, so it uses only
+        the durations that the recipe recorded."""
         durations = [
             as_float(row.get("time/total", row.get("time/step"))) or 0.0 for row in rows[-_STEPS:]
         ]
@@ -378,7 +376,6 @@ class Watcher:
         watch.at = now
 
     def _with_error(self, seen: Seen, evidence: Evidence) -> Evidence:
-        """Add the error of the function that failed to the evidence, if the error can be read."""
         path = failure_path(self._folder.recorded(seen.run, seen.attempt), evidence.step or 0)
         with suppress(NotFound, StoreError):
             error = first_error(self._folder.store.read_range(path, 0, _ERROR_BYTES))
@@ -426,8 +423,8 @@ class Watcher:
 
 
 def _nearly_done(row: Mapping[str, object]) -> bool:
-    """Return whether the attempt is in its last steps, by the progress that its metrics record as a
-    fraction. A progress above 1 is a percentage or a count, and is ignored."""
+    """Return whether a row records a progress from 0.95 to 1. A progress above 1 is a percentage or
+    a count, and is ignored."""
     shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
     return any(0.95 <= share <= 1 for share in shares)
 

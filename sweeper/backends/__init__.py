@@ -114,8 +114,8 @@ def registered(kind: BackendType) -> Generator[None]:
 
 
 def options_of(launch: Launch, place: str) -> Mapping[str, object]:
-    """Return a plan's options for one of its places, with `gpus` and `per_gpu` if the plan sets
-    `gpus`."""
+    """Return a plan's options for the backend of one place. If the plan sets `gpus`, the options
+    also contain `gpus` and `per_gpu`."""
     options = launch.options.get(place.replace("-", "_"), _NO_OPTIONS)
     if not launch.gpus:
         return options
@@ -126,10 +126,8 @@ def open_backend(
     name: str, sweep: str, folder: str, options: Mapping[str, object] = _NO_OPTIONS
 ) -> Backend:
     """Open the backend called `name` for the sweep `sweep`, whose folder (or URL) is `folder`.
-
-    Raises `UsageError` for an unknown name and `EnvironmentFailure` if the backend cannot be used
-    here.
-    """
+    Raises `UsageError` for an unknown name and `EnvironmentFailure` if the backend cannot be
+    used."""
     return backend_type(name).open(sweep, folder, options)
 
 
@@ -145,11 +143,10 @@ def open_places(
     """Open the backends of a plan and return them by the names of their places.
 
     By default, the error of a place that cannot be opened is raised. `any_place` and `quiet` change
-    this, but only for a plan that lists its places in `launch.backends`. A place then also fails if
-    `accept` raises `EnvironmentFailure` for its backend. With `any_place`, each failed place is
-    returned as an `Away`. With only `quiet`, a place that does not answer is returned as an `Away`,
-    and the errors of other places are raised. With `quiet`, `Unreachable` is raised if every place
-    is an `Away`.
+    this for a plan that lists its places in `launch.backends`. A place then also fails if `accept`,
+    called with the place and its backend, raises `EnvironmentFailure`. With `any_place`, each
+    failed place is returned as an `Away`. With `quiet`, each place that does not answer is returned
+    as an `Away`, and `Unreachable` is raised if every place is an `Away`.
     """
     backends: dict[str, Backend] = {}
     for place in launch.places:
@@ -177,9 +174,10 @@ def open_places(
 
 
 class Away(Backend):
-    """A place that could not be opened. `why` is the reason. Calls try to open the place again, at
-    most every `_AGAIN_SECONDS`, and raise `Unreachable` until that succeeds. `room` and `location`
-    do not try: while the place is not open, `room` returns None and `location` an empty mapping."""
+    """A place that could not be opened, for the reason `why`. Each call tries to open the place if
+    the last try was `_AGAIN_SECONDS` ago, and raises `Unreachable` while the place is not open.
+    `room` and `location` never try: until the place is open, they return None and an empty
+    mapping."""
 
     def __init__(
         self,
@@ -234,8 +232,8 @@ class Away(Backend):
 
 
 def capabilities_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> Capabilities:
-    """Return the capabilities of jobs of the backend called `name`. Raises `UsageError` for an
-    unknown name and for incomplete options."""
+    """Return the capabilities of jobs of the backend called `name`. Raises `UsageError` if the
+    backend is unknown or the options are incomplete."""
     return backend_type(name).capabilities(options)
 
 
@@ -245,9 +243,9 @@ def capabilities_at(launch: Launch, place: str) -> Capabilities:
 
 
 def capabilities_together(launch: Launch) -> Capabilities:
-    """Return the capabilities that a plan's jobs have at every place of the plan. If there are
-    several places, `restarts` comes from the first place whose backend may restart jobs,
-    `credentials` come from all places, and `python` is None."""
+    """Return the capabilities that a plan's jobs have at every place of the plan. With several
+    places, `credentials` lists the variables of all places, `restarts` is the first that is not
+    None, and `python` is None."""
     capabilities = [capabilities_at(launch, place) for place in launch.places]
     if len(capabilities) == 1:
         return capabilities[0]
@@ -262,14 +260,14 @@ def capabilities_together(launch: Launch) -> Capabilities:
 
 
 def may_restart(launch: Launch) -> bool:
-    """Return whether any backend of this plan may restart jobs by itself. True if a backend is
-    unknown on this machine or its options are incomplete."""
+    """Return whether any backend of a plan may restart jobs by itself. Return True also if a
+    backend is not installed on this machine or its options are incomplete."""
     return any(restarts_at(launch, place) for place in launch.places)
 
 
 def restarts_at(launch: Launch, place: str) -> bool:
-    """Return whether the backend of this place may restart jobs by itself. True if the backend is
-    unknown on this machine or its options are incomplete."""
+    """Return whether the backend of this place may restart jobs by itself. Return True also if the
+    backend is not installed on this machine or its options are incomplete."""
     try:
         return capabilities_at(launch, place).restarts is not None
     except UsageError:

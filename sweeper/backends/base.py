@@ -31,11 +31,10 @@ _NOTHING = Section()
 
 
 class JobSpec(NamedTuple):
-    """A job to start. `argv` is executed directly, never by a shell; its last element is the
-    token. `title` is for people. `resources` are the backend's options for this job, such as its
-    memory. A backend that displays its jobs shows jobs with the same text `window` together, at
-    most `window_panes` in one window. When the job is stopped, its recipe has `grace_s` seconds
-    to save."""
+    """A job to start. `argv` is executed without a shell; its last element is the token. `title` is
+    the job's name for people. `resources` are the backend's options for this job, such as its
+    memory. If a backend displays its jobs, jobs with the same text `window` are shown together, at
+    most `window_panes` in one window. The recipe of a stopped job has `grace_s` seconds to save."""
 
     token: str
     title: str
@@ -63,9 +62,9 @@ GONE = (JobState.ENDED, JobState.ABSENT)
 
 class JobStatus(NamedTuple):
     """The status of a job. `code` (exit code) and `reason` are None if the backend does not know
-    them; tmux knows neither. `preempted`: the job ended because its machine was taken away or
-    failed. `node` is the job's current or last machine. `since` is when the job began to wait or to
-    stop, in UTC (`2026-01-31T12:01:03Z`)."""
+    them; tmux knows neither. `preempted`: the job ended because its machine failed or was taken
+    away, or because its queue suspended it. `node` is the job's current or last machine. `since` is
+    when the job began to wait or to stop, in UTC (`2026-01-31T12:01:03Z`); None if unknown."""
 
     state: JobState
     code: int | None = None
@@ -79,8 +78,8 @@ class Backend(ABC):
     """A backend that is open for one sweep and runs its jobs.
 
     Every method raises `sweeper.errors.Unreachable` if the backend does not answer. Callers must
-    never treat this error as the state ABSENT. The first five methods are required. A backend
-    implements the others where they make sense.
+    never treat this error as the state ABSENT. Each backend implements the abstract methods, and
+    may override the others.
     """
 
     name: str
@@ -89,13 +88,13 @@ class Backend(ABC):
 
     @abstractmethod
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Start the jobs. A repeated call may start them twice, so call `find` first when in
-        doubt."""
+        """Start the jobs. Call `find` first if an earlier call may have started some of the jobs:
+        `submit` could start them again."""
 
     @abstractmethod
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Return token -> the backend's own id of the job. Tokens without a job, or whose job the
-        backend has forgotten, are left out."""
+        """Return a dict from token to the backend's own id of the job. Tokens whose job the backend
+        does not know are left out."""
 
     @abstractmethod
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
@@ -104,64 +103,63 @@ class Backend(ABC):
     @abstractmethod
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
         """Ask the jobs to stop: send SIGTERM to the workers of running jobs and withdraw waiting
-        jobs. Ignore unknown tokens. Return the tokens of jobs that cannot be stopped yet
-        (suspended, or about to start); None means that there are none. The caller repeats the call
-        for the returned tokens."""
+        jobs. Ignore unknown tokens. Return the tokens of jobs that cannot be stopped yet because
+        they are suspended or about to start; None stands for no tokens. The caller later repeats
+        the call for these tokens."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the lines of a job's output that the backend itself stores. Yield nothing if there
-        are none."""
+        """Yield the output lines that the backend itself stores for a job, if it stores any."""
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Check, before anything is recorded, that the backend would accept jobs with these
-        resources. Raises `EnvironmentFailure` if the backend would never accept them."""
+        """Check that the backend would accept jobs with these resources. A launch calls this before
+        it records anything. Raises `EnvironmentFailure` if the backend would never accept the
+        jobs."""
         del resources
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Remove the backend's records of jobs that have ended. Jobs of `tokens` that have not
-        ended are not affected."""
+        """Remove the backend's records of the jobs of `tokens`. Jobs that have not ended are not
+        affected."""
         del tokens
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
-        """Return how many more jobs can start now. The launcher submits no more than that. None
-        means that the backend accepts any number, as a queue does. With `resources`, return how
-        many more jobs with these resources can start."""
+        """Return how many more jobs with the options `resources` can start now. The launcher
+        submits at most this number of jobs. Return None if the backend accepts any number, as a
+        queue does."""
         del resources
         return None
 
     def location(self) -> Mapping[str, str]:
-        """Return fields, such as `{"cluster": "a"}`, that distinguish the place where the backend's
-        jobs run from other places of the same kind of backend. The fields of a place must never
-        change."""
+        """Return fields, such as `{"cluster": "a"}`, that identify the place where the backend's
+        jobs run. The fields of a place must never change."""
         return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Display `status`, a line about the sweep, and the labels of the sweep's jobs. `words`
-        maps tokens to labels, such as `running`, `stale` or `paused: rate limit`, and contains only
-        labels that have changed."""
+        """Display `status`, which is a line about the sweep. Also display labels for the sweep's
+        jobs: `words` maps tokens to labels, such as `running`, `stale` or `paused: rate limit`, and
+        contains only labels that have changed."""
         del status, words
 
 
 class Counter(NamedTuple):
-    """The environment variable that tells a job how often its backend has restarted it. `first` is
-    the variable's value at the first start."""
+    """The environment variable in which a backend counts the restarts of a job. `first` is the
+    variable's value at the first start."""
 
     variable: str
     first: int = 0
 
 
 class Capabilities(NamedTuple):
-    """The capabilities of a backend's jobs. By default they run on this machine, as this user.
+    """The capabilities of a backend's jobs. The defaults describe jobs that run on this machine, as
+    this user.
 
-    `here`: they run on this machine, so they reach the engine (the local model service) over
-    loopback. `files`: they see the folders of this machine, so they can use a root, a checkout and
-    the private file with the runs' environment. `python`: the interpreter for the worker and the
-    recipe (None: the current one). `secrets`: the names of the secrets that the backend itself
-    passes to its jobs. `restarts`: the variable that counts how often the backend has restarted a
-    job by itself (None: it never does; see `sweeper/worker/claim.py`). `credentials`: the variables
-    with which the launcher logs in to the backend. Runs get them only if their grid names them in
-    `secrets:`.
+    `here`: jobs run on this machine, so they reach the engine (the local model service) over
+    loopback. `files`: jobs see the folders of this machine, such as a local store and a checkout.
+    `python`: the interpreter for the worker and the recipe (None: the current one). `secrets`: the
+    secret variables that the backend itself passes to its jobs. `restarts`: the variable that
+    counts the restarts of a job by the backend (None: the backend restarts no jobs; see
+    `sweeper/worker/claim.py`). `credentials`: the variables with which the launcher logs in to the
+    backend. Runs get these variables only if their grid names them in `secrets:`.
     """
 
     here: bool = True
@@ -174,8 +172,8 @@ class Capabilities(NamedTuple):
 
 class Check(NamedTuple):
     """A check of `doctor`. `run` makes the check and returns the result as text, or raises
-    `SweeperError` or `LookupError` with the problem. `needed`: a launch requires the check to
-    pass."""
+    `SweeperError` or `LookupError` with the problem. `needed`: a launch requires that the check
+    succeeds."""
 
     name: str
     needed: bool
@@ -183,8 +181,8 @@ class Check(NamedTuple):
 
 
 def require(checks: Iterable[Check], backend: str) -> None:
-    """Run the checks that a launch requires, until one fails. Raises the error of this check, with
-    `EnvironmentFailure` in place of `LookupError`."""
+    """Run the checks that a launch requires. Raises the error of the first failed check, and
+    `EnvironmentFailure` instead of a `LookupError`."""
     for check in checks:
         if check.needed:
             try:
@@ -194,9 +192,9 @@ def require(checks: Iterable[Check], backend: str) -> None:
 
 
 class Leftover(NamedTuple):
-    """Files that are no longer needed and are removed together. `why` is the reason. In a remote
-    store, `paths` are addresses. `release` is called with the paths before the files are removed.
-    If `release` raises `EnvironmentFailure`, the files stay."""
+    """Files that are no longer needed, for the reason `why`, and that are removed together. If the
+    store is remote, `paths` are URLs. `release` (if not None) is called with `paths` before the
+    removal. If `release` raises `EnvironmentFailure`, the files stay."""
 
     paths: Sequence[str]
     why: str
@@ -238,19 +236,19 @@ class BackendType(NamedTuple):
     """The description of a backend. Its module must load quickly, so the functions of a description
     import the backend's code only when they are called.
 
-    `open` takes the sweep's name, its folder (or URL) and the options. It raises
-    `EnvironmentFailure` if the backend cannot be used. `section` declares the options. Users set
-    them in a grid (`launch.<name>`) and in a table of their configuration file. `doc` describes the
-    backend in one line. `by_run`: options may have `overrides` for some runs. `pins_gpus`: jobs can
-    have GPUs of their own, so the options may contain `gpus` and `per_gpu`, which users set in
-    `launch` itself. `records_defaults`: a plan contains the defaults from the configuration file.
-    Otherwise the backend reads the defaults when it is opened (`configuration.configured`). `merge`
-    merges later options, such as those of a grid, into earlier ones, such as the defaults.
-    `capabilities` and `checks` take the options of a plan; `capabilities` raises `UsageError` if
-    they are incomplete. `leftovers` takes a sweep's folder, the ids of its runs that are over, and
-    the ids of its runs that succeeded. `manifests` takes the arguments of `open` and the jobs,
-    grouped by submission. It returns a preview of each submission without querying the backend.
-    `manifests` is None if the backend has no format of its own for jobs.
+    `doc` describes the backend in one line. `open` takes the sweep's name, the sweep's folder (or
+    URL) and the options. It raises `EnvironmentFailure` if the backend cannot be used. `section`
+    declares the options. Users set options in a grid (`launch.<key>`) and in the table `<key>` of
+    their configuration file. `by_run`: the options may contain `overrides`, options for some runs.
+    `pins_gpus`: the options may contain `gpus` and `per_gpu`, which users set in `launch` itself.
+    `records_defaults`: a plan contains the defaults from the configuration file. Otherwise the
+    backend reads the defaults when it is opened (`configuration.configured`). `merge` merges two
+    mappings of options; the second, such as a grid's, takes precedence over the first, such as the
+    defaults. `capabilities` and `checks` take the options of a plan; `capabilities` raises
+    `UsageError` for incomplete options. `leftovers` takes a sweep's folder, the ids of its ended
+    runs, and the ids of its succeeded runs. `manifests` takes the arguments of `open` and the jobs,
+    grouped by submission. It returns a preview of each submission without querying the backend
+    (None: this backend has no previews).
     """
 
     name: str
@@ -272,7 +270,8 @@ class BackendType(NamedTuple):
         return self.name.replace("-", "_")
 
     def field(self) -> Field | None:
-        """Return the backend's section as a field of `launch`, or None if it has no options."""
+        """Return the backend's section as a field of `launch`; None if the backend has no
+        options."""
         if not (self.section.fields or self.by_run):
             return None
         return Field(self.key, Nested(self.section), self.doc)

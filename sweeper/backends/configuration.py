@@ -9,8 +9,8 @@ from sweeper.fields.nodes import Place, Problems
 
 
 def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
-    """Return a backend's table of the configuration file in the form of a plan's options; empty if
-    there is none. Mistakes in the file are added to `problems`."""
+    """Return the options in a backend's table of the configuration file; empty if the file has no
+    such table. Mistakes in the file are added to `problems`."""
     path, document = config_file.file(), config_file.read_tables(problems)
     others = document.keys() - {kind.key}
     tables = [name.replace("-", "_") for name in backend_names()] if others else []
@@ -27,8 +27,8 @@ def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
 
 
 def configured(kind: BackendType) -> dict[str, object]:
-    """Return the default options of a backend that is being opened. Raises `EnvironmentFailure` if
-    there are mistakes in the configuration file."""
+    """Return a backend's options from the configuration file. Raises `EnvironmentFailure` if there
+    are mistakes in the file."""
     problems = Problems()
     values = defaults_of(kind, problems)
     config_file.refuse(problems)

@@ -33,8 +33,8 @@ def image_option(doc: str) -> Option:
 
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
-    """Return the kind of an option that is a list of strings. Each string must match `pattern`. The
-    message about a string that does not match ends with "is not a", followed by `called`."""
+    """Return the kind of an option that is a list of strings. Each string must match `pattern`.
+    `called` is the noun for such a string in messages, for example "name of a secret"."""
 
     def wrong_with(text: str) -> str | None:
         return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is not a {called}"
@@ -43,7 +43,8 @@ def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100
 
 
 def check_same_for_all_runs(reading: Reading, keys: Sequence[str]) -> None:
-    """Report a problem for each of `keys` that an override sets."""
+    """Report a problem for each of `keys` in an entry of `overrides`, which has options for some
+    runs."""
     for key in keys if "if" in reading.entries else ():
         if key in reading.entries:
             reading.problem(key, (f"{reading.path(key)} must be the same for all runs of a sweep"))
@@ -56,8 +57,8 @@ def options_with_image(
     example: str = "IMAGE",
     other_key: str = "",
 ) -> T:
-    """Read options into the type `options`. Raises `UsageError` if neither `image` nor the key
-    that `other_key` names is set."""
+    """Read a plan's options into the type `options`. `other_key` is an option that can replace
+    `image`. Raises `UsageError` if neither is set."""
     if plan_options.get("image") is None and plan_options.get(other_key) is None:
         other = f" (or {other_key})" if other_key else ""
         raise UsageError(
@@ -90,8 +91,8 @@ def require_digest(image: str) -> str:
 
 
 def process_exit_code(code: int) -> int:
-    """Convert a container's exit code to Python's: 137 (signal 9) becomes -9. Codes that mean no
-    signal, such as 1 and 255, stay the same."""
+    """Convert a container's exit code to Python's: 137 (128 + signal 9) becomes -9. Codes that
+    stand for no signal, such as 1 and 255, stay the same."""
     return 128 - code if code in _SIGNALS else code
 
 
@@ -101,6 +102,6 @@ def line_of(message: object) -> str:
 
 
 def reason_of(message: object) -> str | None:
-    """Shorten the reason why a job waits or ended to one line of at most 200 characters; None if it
-    is empty."""
+    """Shorten the reason why a job waits or ended to one line of at most 200 characters. Return
+    None for an empty reason."""
     return " ".join(str(message or "").split()).removesuffix(":")[:200] or None

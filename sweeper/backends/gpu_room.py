@@ -13,9 +13,10 @@ _STARTING_SECONDS = 5.0
 
 
 class GpuRoom:
-    """The number of jobs that can get GPUs now. `options` are the backend's options for all of its
-    jobs; the `resources` of a call are those of one stage's jobs. Without `gpus` in these options
-    there is no limit. A job that was just submitted counts as using its devices already."""
+    """The room for more jobs on the GPUs of this machine. `options` are the backend's options for
+    all of its jobs. The methods' `resources` are the options for the jobs of one stage. Without
+    `gpus` in the options there is no limit. A job counts as using its GPUs as soon as it is
+    submitted."""
 
     def __init__(self, options: Mapping[str, object], backend: str) -> None:
         self._backend, self._options = backend, options
@@ -23,8 +24,6 @@ class GpuRoom:
         self._submitted: list[float] = []
 
     def _of(self, options: Mapping[str, object]) -> Gpus | None:
-        """Return the GPUs for jobs with these options. Cached, since listing the machine's devices
-        is slow."""
         key = options.get("gpus"), options.get("per_gpu")
         if key not in self._gpus_by_options:
             self._gpus_by_options[key] = gpus_of(options)
@@ -36,9 +35,9 @@ class GpuRoom:
         self._submitted += [time.monotonic()] * len(with_gpus)
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
-        """Return how many more jobs can start with these resources (None: with the backend's
-        options). Return None if there is no limit. Raises `Unreachable` if the devices cannot be
-        listed now."""
+        """Return how many more jobs can start, or None if there is no limit. Without `resources`,
+        the jobs have the backend's options. Raises `Unreachable` if the GPUs cannot be listed
+        now."""
         gpus = self._of(self._options if resources is None else resources)
         if gpus is None:
             return None
@@ -61,7 +60,7 @@ class GpuRoom:
 
 
 def gpus_of(options: Mapping[str, object]) -> Gpus | None:
-    """Return the GPUs for jobs with these options; None if they use none."""
+    """Return the GPUs for jobs with these options; None if the options do not ask for GPUs."""
     count, shared = options.get("gpus"), options.get("per_gpu")
     if not isinstance(count, int) or not count:
         return None

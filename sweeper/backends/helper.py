@@ -19,9 +19,9 @@ _AGAIN_SECONDS = 2.0, 30.0
 
 
 class Helper:
-    """A process that executes `module`. A request starts the process if it does not run. The
-    process is killed if it does not answer. `platform` is the platform's name, `opening` the
-    content of the first request, and `seconds` the timeout of an answer."""
+    """A process that executes `module`. A request starts the process if none is running. A new
+    process first gets the request `opening`. The process is killed if it does not answer within
+    `seconds`. `platform` is the platform's name."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Helper:
         self._rest = b""
 
     def ask(self, do: str, **about: object) -> object:
-        """Send a request and return its answer, decoded from JSON. Raises `EnvironmentFailure`
-        if the request is refused, and `Unreachable` for any other failure."""
+        """Send a request and return the answer, decoded from JSON. Raises `EnvironmentFailure` if
+        the request is refused, and `Unreachable` if it fails for another reason."""
         if self._process is None:
             self._backoff.check()
             self._start()
@@ -91,7 +91,6 @@ class Helper:
         raise Unreachable(f"{self._platform}: {answer['silent']}")
 
     def _exchange(self, line: bytes) -> bytes:
-        """Send a request and return the answer. Raises `OSError` if there is none."""
         process = self._process
         assert process and process.stdin and process.stdout  # noqa: S101 - it was started
         process.stdin.write(line)
@@ -111,8 +110,8 @@ class Helper:
 
 
 def serve(opened: Callable[..., object]) -> None:
-    """Serve requests on standard input until it ends, then exit the process. The request `open`
-    calls `opened`, which returns an object. Later requests call methods of that object."""
+    """Serve requests until standard input ends, then exit the process. The request `open` calls
+    `opened`. Later requests call methods of the object that `opened` has returned."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # Output of the client must not mix with the answers.
     at_work: object = None

@@ -11,7 +11,8 @@ NOT_YET = "made-at-launch"
 
 class Identity:
     """The identity of the sweep in `folder`, recorded before its first job is submitted.
-    `folder_hash` is used in job names. The methods raise `StoreError`."""
+    `folder_hash` is a hash of the folder's address, for job names. The methods raise
+    `StoreError`."""
 
     def __init__(self, folder: str) -> None:
         self.folder_hash = hashlib.sha256(folder.encode()).hexdigest()[:12]
@@ -24,7 +25,7 @@ class Identity:
         return self._identity
 
     def preview(self) -> None:
-        """Use `NOT_YET` as the identity if nothing was submitted yet, to preview a submission."""
+        """Prepare the preview of a submission: if the sweep has no identity yet, use `NOT_YET`."""
         self._identity = self.current() or NOT_YET
 
     def ensure(self) -> str:

@@ -35,8 +35,8 @@ class Workers:
         return {token: self._processes[token] for token in wanted & self._processes.keys()}
 
     def holding(self, tokens: Iterable[str]) -> set[str]:
-        """Return the tokens whose worker is alive, even if this process cannot see the worker.
-        Raises `Unreachable` if the process table cannot be read."""
+        """Return the tokens whose worker is alive. A worker that this process cannot see is found
+        by its lock. Raises `Unreachable` if the process table cannot be read."""
         wanted = set(tokens)
         held = {token for token in wanted if worker_lock.is_held(self._job(token))}
         return held | self.find(wanted - held).keys()
@@ -49,7 +49,6 @@ class Workers:
         return SweepFolder.at_address(self._folder)
 
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
-        """Search the process table for the workers of `wanted`."""
         identity = _identity(self._folder)
         processes: dict[int, tuple[str, psutil.Process]] = {}
         try:
@@ -75,7 +74,6 @@ class Workers:
         return workers
 
     def _is_ours(self, pid: int, folder: str, identity: _Identity | None) -> bool:
-        """Return whether the folder on a process's command line is the sweep's."""
         if folder == self._folder:
             return True
         if identity is None or os.path.basename(folder) != os.path.basename(self._folder):
@@ -86,7 +84,6 @@ class Workers:
 
 
 def _identity(path: str) -> _Identity | None:
-    """Return the device and inode of a folder; None if there is none."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -95,8 +92,7 @@ def _identity(path: str) -> _Identity | None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Return whether the process lives. psutil also compares the start time, so a process that
-    reuses the pid is not mistaken for it."""
+    """Return whether the process lives. Another process that reuses the pid does not count."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

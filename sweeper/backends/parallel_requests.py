@@ -13,9 +13,9 @@ T = TypeVar("T")
 def for_each(
     items: Sequence[T], action: Callable[[T], None], item_failure: type[EnvironmentFailure]
 ) -> None:
-    """Call `action` with each of `items`, several in parallel. `item_failure` is the class of
-    failures that concern a single item. After any other failure, no further call is started. Raises
-    one of the failures, a permanent one if there is any."""
+    """Call `action` with each of `items`, several in parallel. An `item_failure` concerns only its
+    item, so the other calls continue. After any other failure, no further call is started. Raises
+    one of the failures, preferably a permanent one."""
     failures: list[EnvironmentFailure] = []
 
     def attempt(item: T) -> None:

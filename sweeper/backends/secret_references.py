@@ -15,8 +15,8 @@ the name of a secret can look like a value."""
 
 def secrets_option(doc: str, reference: Matching, example: str) -> Option:
     """Return the option `secrets` of a backend. `reference` matches the platform's references to
-    secrets; `example` is one of them. Messages never repeat a string that does not match, since
-    it may be a secret's value."""
+    secrets, such as `example`. Messages never repeat text that does not match, since a user may
+    have written the secret itself."""
     return Option(
         Names(
             "a mapping of variables to references, never to values",
@@ -29,7 +29,7 @@ def secrets_option(doc: str, reference: Matching, example: str) -> Option:
 
 
 def where_to_say(backend: BackendType, name: str) -> str:
-    """Return the end of a message: in parentheses, a setting of the grid that passes the secret
+    """Return the end of a message: in parentheses, the setting of a grid that passes the secret
     `name` to jobs of the backend. Return an empty string if the backend has no option `secrets`."""
     field = backend.section.fields.get(_FIELD)
     if field is None or not field.examples:

@@ -33,7 +33,6 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _capabilities(plan_options: Mapping[str, object]) -> Capabilities:
-    """Return the capabilities: jobs run on other machines and share no files with this one."""
     options = read_options(plan_options)
     return Capabilities(
         here=False,

@@ -10,7 +10,7 @@ Answer = Mapping[str, object]
 
 
 class EnvironmentOrder(TypedDict):
-    """A compute environment of a queue, given by ARN."""
+    """The ARN of a compute environment of a queue."""
 
     computeEnvironment: str
 
@@ -90,7 +90,7 @@ class LogConfiguration(TypedDict, total=False):
 
 
 class Container(TypedDict, total=False):
-    """The container of one start of a job."""
+    """The container in which Batch has started a job."""
 
     containerInstanceArn: str
     exitCode: int
@@ -100,7 +100,7 @@ class Container(TypedDict, total=False):
 
 
 class Attempt(TypedDict, total=False):
-    """A start of a job, after this start has ended."""
+    """A start of a job by Batch that has ended."""
 
     container: Container
 

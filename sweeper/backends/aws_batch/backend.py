@@ -84,8 +84,8 @@ class AwsBatchBackend(Backend):
         return {"queue": self._queue_arn or self._options.queue}
 
     def check(self) -> None:
-        """Raise `EnvironmentFailure` if the queue does not exist. A queue that accepts no jobs is
-        no error here, since it may still have jobs of the sweep."""
+        """Raise `EnvironmentFailure` if the queue does not exist. A queue that accepts no new jobs
+        passes, since it may still have jobs of the sweep."""
         self._queue_arn = self._queue()["jobQueueArn"]
 
     def _queue(self) -> JobQueue:
@@ -99,10 +99,10 @@ class AwsBatchBackend(Backend):
         return queues[0]
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Check that the queue accepts jobs and that a job definition of the user has the secrets
-        that runs need. If the definition is made from an image, make it. A queue that accepts no
-        jobs is no error while it has unfinished jobs of the sweep. Raises `EnvironmentFailure`, and
-        the exceptions of `definition`."""
+        """Check that the queue accepts jobs, or still has unfinished jobs of the sweep. Make a job
+        definition if the options give an image. Otherwise check that the job definition in the
+        options has the secrets that runs need. Raises `EnvironmentFailure`, and the exceptions of
+        `definition`."""
         del resources
         try:
             self._prepare()
@@ -111,8 +111,6 @@ class AwsBatchBackend(Backend):
                 raise
 
     def _prepare(self) -> str:
-        """Check the queue, and return the name and revision of the job definition. Raises
-        `_Closed`, and the exceptions of `definition`."""
         queue = self._queue()
         state, status = queue.get("state"), queue.get("status")
         message = (
@@ -141,8 +139,6 @@ class AwsBatchBackend(Backend):
         self._others.succeeded()
 
     def _wait_for(self, job: str) -> NoReturn:
-        """Raise `Unreachable` with the id of an unfinished job of an earlier sweep in the same
-        folder."""
         reason = f"the job {job} of an earlier sweep in this folder is still running"
         how = f"`aws batch terminate-job --job-id {job} --reason gone`"
         waits = Unreachable(
@@ -183,8 +179,8 @@ class AwsBatchBackend(Backend):
             raise refused
 
     def _terminate(self, job: str) -> None:
-        """Terminate a job. Raises `Refused` if AWS does not permit this. Until the backoff has
-        passed, further calls for the job raise the same error without a request."""
+        """Terminate a job. Raises `Refused` if AWS does not permit this. Calls before the end of
+        the backoff raise the same error without a request."""
         backoff = self._refused.setdefault(job, Backoff(*_TERMINATE_AGAIN_SECONDS, self._clock))
         backoff.check()
         try:
@@ -215,8 +211,8 @@ class AwsBatchBackend(Backend):
                 yield from self._stream(group, stream)
 
     def _stream(self, group: str, stream: str) -> Iterator[str]:
-        """Yield the lines of a log stream. The `nextForwardToken` of the last page is the token
-        with which that page was requested."""
+        """Yield the lines of a log stream. For the last page, CloudWatch returns the token of the
+        request again."""
         token: dict[str, str] = {}
         while True:
             answer = self.aws.call(
@@ -235,7 +231,6 @@ class AwsBatchBackend(Backend):
             token = {"nextToken": following}
 
     def _submit(self, jobs: Sequence[JobSpec], by: str) -> None:
-        """Submit one job, or several as an array job, with the job definition `by`."""
         tokens = [job.token for job in jobs]
         if len(jobs) > 1:
             self.names.keep(tokens)

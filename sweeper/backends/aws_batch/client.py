@@ -46,7 +46,7 @@ class _Meta(Protocol):
 
 
 class _Client(Protocol):
-    """A botocore client of one service. botocore has no types, so operations are found by name."""
+    """A botocore client of one service. Operations are methods for which botocore has no types."""
 
     meta: _Meta
 
@@ -58,13 +58,12 @@ class _Session(Protocol):
 
 
 class Throttled(Unreachable):
-    """AWS got too many requests and did not execute this one."""
+    """AWS got too many requests and did not execute this request."""
 
 
 class Refused(Unreachable):
-    """AWS refused a request. `code` is AWS's error code. `for_good`: the request itself was
-    refused, so repeating it is useless. Otherwise the credentials were refused, and may be renewed.
-    """
+    """AWS refused a request. `code` is AWS's error code. `for_good`: AWS would refuse the same
+    request again. Otherwise the credentials are missing or invalid, and may be renewed."""
 
     def __init__(self, message: str, code: str, *, for_good: bool) -> None:
         super().__init__(message)
@@ -73,7 +72,7 @@ class Refused(Unreachable):
 
 class Aws:
     """The AWS clients of one region and profile, created at first use. `calls` counts the calls by
-    operation. `sleep` waits between tries; tests pass their own."""
+    operation. `sleep` waits between tries."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class Aws:
 
     @property
     def region(self) -> str:
-        """The region in use. Raises `Unreachable` if none is configured."""
+        """The region in use. Raises `Unreachable` if no region is configured."""
         return self._client("batch", True).meta.region_name
 
     @overload
@@ -146,10 +145,10 @@ class Aws:
         return self._send(service, operation, True, parameters)
 
     def submit(self, service: str, operation: str, **parameters: object) -> Answer:
-        """Return the answer to a request that creates something. Repeat the request only if AWS
-        throttled it, since AWS then did not execute it. Raises `EnvironmentFailure` if AWS will
-        never accept the request, and `Refused` or `Throttled` if AWS did not accept it this time.
-        Another `Unreachable` means that AWS may have accepted it."""
+        """Send a request that creates something, and return the answer. Only a throttled request is
+        repeated, since AWS did not execute it. Raises `EnvironmentFailure` if AWS would refuse the
+        request again, `Refused` if the credentials are the problem, and `Throttled` if AWS
+        throttled every try. After any other `Unreachable`, AWS may have executed the request."""
         waits = spread(delays(0.5, _MOST_SECONDS, times=_THROTTLED_TRIES - 1))
         try:
             return retried(
@@ -180,7 +179,8 @@ class Aws:
     def pages(
         self, service: str, operation: str, field: str, **parameters: object
     ) -> Iterator[object]:
-        """Yield the items of the list `field` on every page of a listing."""
+        """Yield the items of all pages of a listing. Each page has its items in the list
+        `field`."""
         token: object = None
         while True:
             more = {} if token is None else {"nextToken": token}
@@ -221,8 +221,7 @@ class Aws:
 
 
 def _unreachable(error: Exception, service: str, operation: str) -> Unreachable:
-    """Convert an error of botocore to an exception with a one-line message for the user. botocore
-    is loaded late, so the classes of its errors are recognized by name."""
+    """Convert an error of botocore to an exception with a one-line message for the user."""
     kind, where = type(error).__name__, f"AWS {service.title()}"
     response: object = getattr(error, "response", None)
     if is_table(response):
@@ -246,7 +245,6 @@ def _unreachable(error: Exception, service: str, operation: str) -> Unreachable:
 
 
 def _refused(answer: Answer, where: str, operation: str) -> Unreachable:
-    """Return the exception for an answer that is an error."""
     about = table_of(answer.get("Error"))
     code, message = str(about.get("Code", "error")), line_of(about.get("Message", ""))
     status = table_of(answer.get("ResponseMetadata")).get("HTTPStatusCode")

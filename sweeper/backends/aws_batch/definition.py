@@ -19,7 +19,7 @@ _LEAST_TIMEOUT = 60
 
 
 class Overrides(TypedDict):
-    """The settings in which a job differs from its definition."""
+    """The settings of a job that replace settings of its definition."""
 
     command: list[str]
     environment: list[dict[str, str]]
@@ -27,10 +27,10 @@ class Overrides(TypedDict):
 
 
 def definition(aws: Aws, options: Options) -> str:
-    """Return the name and revision of the job definition. Make the definition if it is made from an
-    image and does not exist yet. Raises `Unreachable`, `EnvironmentFailure` if AWS does not accept
-    the definition, and `UsageError` if the definition named in the options does not exist or lacks
-    a secret that runs need."""
+    """Return the name and revision of the job definition. If the options give an image and the
+    definition does not exist yet, make the definition. Raises `Unreachable`, `EnvironmentFailure`
+    if AWS does not accept the definition, and `UsageError` if the definition named in the options
+    does not exist or lacks a secret that runs need."""
     existing = find_definition(aws, options)
     if existing is not None:
         return f"{existing['jobDefinitionName']}:{existing['revision']}"
@@ -59,8 +59,8 @@ def registration(options: Options) -> dict[str, object]:
 
 
 def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
-    """Return the newest active revision of the definition, or None if there is none. Raises
-    `UsageError` if the definition named in the options lacks a secret."""
+    """Return the newest active revision of the job definition; None if no revision is active.
+    Raises `UsageError` if a definition named in the options lacks a secret that runs need."""
     named = options.job_definition
     if named is None:
         query: dict[str, object] = {"jobDefinitionName": called(options), "status": "ACTIVE"}
@@ -83,8 +83,8 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
 
 
 def called(options: Options) -> str:
-    """Return the name of the job definition. It is in the options, or is made from a hash of the
-    definition's content."""
+    """Return the name of the job definition. If the definition is made from an image, the name
+    contains a hash of the definition's content."""
     if options.job_definition is not None:
         return options.job_definition
     text = json.dumps(_container(options), sort_keys=True)
@@ -92,7 +92,6 @@ def called(options: Options) -> str:
 
 
 def _container(options: Options) -> dict[str, object]:
-    """Return the container settings of a definition. They contain no values of secrets."""
     container: dict[str, object] = {
         "image": options.image,
         "resourceRequirements": _resources(
@@ -119,7 +118,7 @@ def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> lis
 
 
 def overrides(options: Options, command: list[str], region: str) -> Overrides:
-    """Return the settings in which a job differs from its definition."""
+    """Return the settings of a job that replace settings of its definition."""
     overridden: Overrides = {
         "command": command,
         "environment": [
@@ -134,8 +133,8 @@ def overrides(options: Options, command: list[str], region: str) -> Overrides:
 
 
 def retry_strategy(options: Options) -> dict[str, object]:
-    """Return the retry strategy: Batch restarts a job only if its machine was taken away. Without
-    the final EXIT rule, Batch would also retry other failures."""
+    """Return the retry strategy: Batch restarts a job only if its machine was taken away or
+    failed."""
     if not options.retries_on_interruption:
         return {"attempts": 1}
     again = [{"onStatusReason": text, "action": "RETRY"} for text in INTERRUPTIONS]

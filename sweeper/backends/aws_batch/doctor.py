@@ -89,8 +89,8 @@ def _described_environments(aws: Aws, options: Options) -> list[ComputeEnvironme
 
 
 def environments_of(aws: Aws, options: Options) -> str:
-    """Check the queue's compute environments. One suitable environment is enough, since Batch tries
-    them in turn."""
+    """Check that at least one of the queue's compute environments can run the jobs. Return a line
+    about all compute environments. Raises `LookupError` if none can run the jobs."""
     sentences: list[str] = []
     wrong: list[str] = []
     for environment in _described_environments(aws, options):
@@ -113,7 +113,6 @@ def environments_of(aws: Aws, options: Options) -> str:
 
 
 def _unusable(environment: ComputeEnvironment, options: Options) -> str | None:
-    """Return why a job with these options cannot run in the compute environment; None if it can."""
     if environment.get("state") != "ENABLED" or environment.get("status") != "VALID":
         return "it is disabled or invalid"
     resources = environment.get("computeResources", {})

@@ -23,14 +23,16 @@ _MOST_CHILDREN = 10_000
 
 
 class Submissions:
-    """The submissions of the sweep in `folder`. `names` makes the names of its jobs."""
+    """The builder of requests that submit jobs of the sweep in `folder`. `names` makes the jobs'
+    names."""
 
     def __init__(self, options: Options, sweep: str, folder: str, names: Names) -> None:
         self._options, self._sweep, self._names = options, sweep, names
         self._root = os.path.dirname(folder)
 
     def together(self, jobs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:
-        """Group jobs by submission. Each group is an array or a single job."""
+        """Yield the jobs in groups, one for each request. Several jobs in a group become an array
+        job."""
         alike: dict[tuple[str, ...], list[JobSpec]] = {}
         for job in jobs:
             alike.setdefault(tuple(job.argv[:-1]), []).append(job)
@@ -47,7 +49,7 @@ class Submissions:
                     yield from ([job] for job in batch)
 
     def request(self, jobs: Sequence[JobSpec], definition: str, region: str) -> dict[str, object]:
-        """Return the parameters of SubmitJob for the jobs of one submission."""
+        """Return the parameters of the SubmitJob request for one group of jobs."""
         options, first = self._options, jobs[0]
         more: Mapping[str, object] = {}
         if len(jobs) > 1:
@@ -74,8 +76,8 @@ class Submissions:
 def manifests(
     sweep: str, folder: str, plan_options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield the parameters of each request. RegisterJobDefinition comes first if a definition is
-    made from an image. Each SubmitJob names the definition without its revision."""
+    """Yield a preview of each request. The first is RegisterJobDefinition if the options give an
+    image. Each SubmitJob names the definition without a revision."""
     options = read_options(plan_options)
     region = Aws(options.region, options.profile).region
     names = Names(SweepFolder.at_address(folder))

@@ -66,15 +66,14 @@ def status_of(job: Job) -> JobStatus:
 
 
 def _utc(milliseconds: int | None) -> str | None:
-    """Convert a time of Batch, in milliseconds since 1970, to text."""
     if milliseconds is None:
         return None
     return timestamp(milliseconds / 1000)
 
 
 class Jobs:
-    """The jobs of one sweep, by Batch's ids. A child of an array has the id `<parent>:<index>`.
-    `clock` returns monotonic seconds."""
+    """A record of the jobs of one sweep, with Batch's ids. A child of an array job has the id `<id
+    of the array>:<index>`. `clock` returns monotonic seconds."""
 
     def __init__(
         self, aws: Aws, names: Names, queue: str, clock: Callable[[], float] = time.monotonic
@@ -92,8 +91,8 @@ class Jobs:
         self._due: dict[str, None] = {}  # ids to describe, in order
 
     def add(self, job: str, tokens: Sequence[str], *, array: bool) -> None:
-        """Record the job with the id `job`. An array has one child for each of `tokens`, in this
-        order. Any other job has one token."""
+        """Record the job with the id `job`. The children of an array job have `tokens` in this
+        order. A single job has only one token."""
         if array:
             self._sizes[job] = len(tokens)
         for index, token in enumerate(tokens):
@@ -106,12 +105,12 @@ class Jobs:
                     self._newest[run].append(attempt)
 
     def unknown(self, tokens: Iterable[str]) -> bool:
-        """Return whether any of the tokens has no known job."""
+        """Return whether a token has no recorded job."""
         return any(token not in self._ids for token in tokens)
 
     def refresh(self) -> int:
-        """List the sweep's jobs in every state, a hundred per call. Return how many have not ended;
-        an array counts once."""
+        """List the sweep's jobs at Batch, and record them. Return the number of unfinished jobs; an
+        array job counts as one."""
         listed = self._aws.pages(
             "batch",
             "list_jobs",
@@ -139,9 +138,10 @@ class Jobs:
         return going
 
     def others(self, tokens: Iterable[str]) -> dict[str, str]:
-        """Return token -> id of the job that blocks the token: an unfinished job of an earlier
-        sweep in the same folder. An array of such a sweep blocks all tokens, since the array's own
-        tokens are unknown. Uses the last listing; if there is none, the jobs are listed first."""
+        """Return a dict from token to the id of an unfinished job of an earlier sweep in the same
+        folder. Tokens without such a job are left out. An array job of an earlier sweep counts for
+        every token, since the array's own tokens are unknown. If no listing exists, the jobs are
+        listed first."""
         if self.listed_at < 0:
             self.refresh()
         array = self._others.get("")
@@ -149,9 +149,9 @@ class Jobs:
         return {token: job for token, job in others.items() if job is not None}
 
     def refresh_for(self, tokens: Sequence[str]) -> None:
-        """List the jobs again if some of the tokens have no known job, and the last listing is at
-        least `_LIST_SECONDS` old. If each of these tokens may be a restart of a live job, the
-        listing must be `_RESTART_SECONDS` old."""
+        """List the jobs again if a token has no recorded job and the last listing is at least
+        `_LIST_SECONDS` old. Use `_RESTART_SECONDS` instead if every token without a job may be a
+        restart of a live job: Batch does not list restarts."""
         missing = [token for token in tokens if token not in self._ids]
         restarts = all(map(self._restarted, missing))
         wait = _RESTART_SECONDS if restarts else _LIST_SECONDS
@@ -162,9 +162,9 @@ class Jobs:
         return any(not _ended(self._seen.get(job)) for job in self._older(token))
 
     def ids(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Return token -> id of its job. A token without a job gets the id of a live job of an
-        earlier attempt, which Batch may have restarted as this attempt. Other tokens are left
-        out."""
+        """Return a dict from token to the id of its job. For a token without a recorded job, return
+        the id of a live job of an earlier attempt: Batch may have restarted this job as the token's
+        attempt. Tokens with neither are left out."""
         older = {token: self._older(token) for token in tokens if token not in self._ids}
         self._look([job for jobs in older.values() for job in jobs])
         ids = {token: self._ids[token][0] for token in tokens if token in self._ids}
@@ -174,7 +174,7 @@ class Jobs:
         return ids
 
     def statuses(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the status of each token."""
+        """Return the status of each token's job: ABSENT if the token has no job."""
         older = {token: self._older(token) for token in tokens}
         wanted = {token: [*self._ids.get(token, ()), *older[token]] for token in tokens}
         self._look([job for jobs in wanted.values() for job in jobs])
@@ -182,9 +182,9 @@ class Jobs:
         return {token: self._merged(token, jobs) for token, jobs in wanted.items()}
 
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
-        """Return the ids of the jobs to terminate for these tokens. Jobs that are known to have
-        ended are left out. If all unfinished children of an array would be terminated, the array's
-        id replaces the ids of these children."""
+        """Return the ids of the jobs of `tokens` that are not known to have ended. If they include
+        all unfinished children of an array job, and at least two, return the array's id instead of
+        theirs."""
         jobs = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
         chosen = dict.fromkeys(job for job in jobs if not _ended(self._seen.get(job)))
         for array, size in self._sizes.items():
@@ -197,8 +197,8 @@ class Jobs:
         return list(chosen)
 
     def goes_on(self, job: str) -> bool:
-        """Query Batch, and return whether the job exists and has not ended. A child that does not
-        exist yet has the state of its array."""
+        """Query Batch, and return whether the job exists and has not ended. If `job` is a child
+        that Batch has not created yet, query its array."""
         for identity in dict.fromkeys((job, _array_of(job))):
             for described in self._describe([identity]):
                 return described["status"] not in _OVER
@@ -206,13 +206,13 @@ class Jobs:
 
     def described(self, tokens: Sequence[str]) -> list[Job]:
         """Return Batch's descriptions of the jobs of these tokens, oldest first. A token without a
-        job may be a restart of an earlier job; then that job is described."""
+        job may be a restart of an older job, which is described instead."""
         jobs = [job for t in tokens for job in self._ids.get(t) or self._older(t)]
         return self._describe(list(dict.fromkeys(reversed(jobs))))
 
     def _older(self, token: str) -> list[str]:
-        """Return the jobs of an earlier attempt of the run: the latest attempt that has jobs.
-        The token's attempt may be a restart of one of these jobs."""
+        """Return the jobs of the run's latest earlier attempt that has jobs. Batch may have
+        restarted one of these jobs as the token's attempt."""
         run, attempt = attempt_of(token)
         before = [number for number in self._newest.get(run, ()) if number < attempt]
         return self._ids[f"{run}-a{max(before)}"] if before else []
@@ -239,8 +239,8 @@ class Jobs:
         )
 
     def _look(self, jobs: Sequence[str]) -> None:
-        """Query the `jobs` that have not ended. If there are too many, leave some for later
-        calls, but never a job without a status."""
+        """Query the `jobs` that have not ended: all jobs without a status, and other jobs up to a
+        limit."""
         pending = [job for job in dict.fromkeys(jobs) if not _ended(self._seen.get(job))]
         children: dict[str, list[str]] = {}
         for job in pending:

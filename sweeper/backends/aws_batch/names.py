@@ -39,22 +39,22 @@ class Names:
         return self._sweep_prefix() + token
 
     def array(self, tokens: Sequence[str]) -> tuple[str, str]:
-        """Return the name of an array job for `tokens`, and the path of the table with its
+        """Return the name of the array job for `tokens`, and the path of the file that lists these
         tokens."""
         digest = _digest(tokens)
         return f"{self._sweep_prefix()}array-{digest}", self._path(digest)
 
     def keep(self, tokens: Sequence[str]) -> None:
-        """Write the table of `tokens` to the store. Raises `StoreError`."""
+        """Write the file that lists the tokens of an array job. Raises `StoreError`."""
         digest = _digest(tokens)
         document = {"schema": SCHEMA, "tokens": list(tokens)}
         self._store.replace(self._path(digest), encode(document))
         self._tables[digest] = list(tokens)
 
     def tokens(self, name: str) -> list[str]:
-        """Return the tokens of the job called `name`: one, or for an array those of its children,
-        in order. Return an empty list if the job is not of this sweep, or if the array's table is
-        gone. Raises `StoreError`."""
+        """Return the tokens of the job called `name`. An array job has a token for each child, in
+        order. A single job has one token. Return an empty list if the job belongs to another sweep,
+        or if the file that lists the array's tokens is missing. Raises `StoreError`."""
         identity, rest = self._parts(name)
         if identity is None or identity not in ("", self.identity.current()):
             return []
@@ -72,23 +72,22 @@ class Names:
         return self._parts(name)[1].startswith("array-")
 
     def anothers(self, name: str) -> str | None:
-        """Return the token of the job called `name` if an earlier sweep in the same folder
-        submitted it. For an array job of such a sweep, return an empty string, since the table of
-        its tokens was removed with the sweep. Return None for all other jobs."""
+        """Return the token of the job called `name` if the job belongs to an earlier sweep in the
+        same folder. Return "" for an array job of such a sweep, whose list of tokens was removed
+        with the sweep. Return None for all other jobs."""
         identity, rest = self._parts(name)
         if not identity or identity == self.identity.current():
             return None
         return "" if rest.startswith("array-") else rest
 
     def _sweep_prefix(self) -> str:
-        """Return the prefix of the names of the sweep's jobs, with the sweep's identity if it has
-        one."""
         identity = self.identity.current()
         return f"{self.prefix}{identity}-" if identity else self.prefix
 
     def _parts(self, name: str) -> tuple[str | None, str]:
-        """Split a job's name into the identity of its sweep and the rest. The identity is empty in
-        names of older versions, and None if the job does not belong to this folder."""
+        """Split a job's name into the identity of its sweep and the rest of the name. The identity
+        is empty if an older version of sweeper named the job, and None if the job is not from this
+        folder."""
         if not name.startswith(self.prefix):
             return None, ""
         rest = name.removeprefix(self.prefix)

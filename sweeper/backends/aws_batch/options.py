@@ -61,10 +61,10 @@ _NONE: Mapping[str, Never] = MappingProxyType({})
 
 
 class Options(NamedTuple):
-    """Options of jobs at AWS Batch. `memory` is in MiB, `timeout_s` in seconds. Either
-    `job_definition` names a job definition, or a definition is made from `image` and other options.
-    `role` is the role of the jobs. `execution_role` fetches their image and secrets and writes
-    their logs. `secrets` maps a variable to the ARN of a secret or parameter. `array` is the
+    """Options of jobs at AWS Batch. `memory` is in MiB, `timeout_s` in seconds. Jobs use the
+    definition called `job_definition`, or one that is made from `image` and other options. Jobs
+    have the IAM role `role`. Batch uses the IAM role `execution_role` to fetch images and secrets
+    and to write logs. `secrets` maps a variable to the ARN of a secret or parameter. `array` is the
     smallest number of jobs that are submitted as an array job (0: never). `python` is the image's
     interpreter in which sweeper is installed."""
 
@@ -122,9 +122,9 @@ SECTION = section_of(
 
 
 def read_options(plan_options: Mapping[str, object]) -> Options:
-    """Return the options. For a missing option, the job definition or AWS decides. Raises
-    `UsageError` unless there are a queue and either a job definition or an image, and `Damaged` for
-    an option of another type."""
+    """Return the options. Options that are not given are left to the job definition or to AWS.
+    Raises `UsageError` if the queue is missing, or if `job_definition` and `image` are both given
+    or both missing. Raises `Damaged` for an option of another type."""
     if plan_options.get("queue") is None:
         raise UsageError(
             "aws-batch: no queue is given: write `launch: "

@@ -19,7 +19,6 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _whole(plan_options: Mapping[str, object]) -> Options:
-    """Read a plan's options. Raises `UsageError` if no image is set."""
     return container_jobs.options_with_image(
         Options, plan_options, "beaker", "OWNER/NAME", "docker_image"
     )
@@ -38,8 +37,8 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield the spec of one experiment per job. A spec does not contain the experiment's name,
-    so the name is in the manifest's field `about`."""
+    """Yield the spec of each job's experiment. `about` contains the experiment's name, which is not
+    part of a spec."""
     from sweeper.backends.beaker.spec import Names, spec
 
     names, sweep_options = Names(sweep, folder), _whole(options)

@@ -31,8 +31,9 @@ _NEWEST: Mapping[str, object] = {"sort_order": "SORT_ORDER_DESCENDING", "created
 
 
 class Detail(NamedTuple):
-    """The newest job of an experiment, or None if the experiment has no job yet. `at` is the
-    monotonic time of the query, and `status` the experiment's status at that time."""
+    """The result of a query for the newest job of an experiment. `job` is None if there was no job
+    yet. `at` is the monotonic time of the query, and `status` the experiment's status at that
+    time."""
 
     status: str
     at: float
@@ -40,16 +41,16 @@ class Detail(NamedTuple):
 
 
 def open_backend(sweep: str, folder: str, options: Options) -> "BeakerBackend":
-    """Open the backend for one sweep. Raises `EnvironmentFailure` if there is no usable
-    workspace."""
+    """Open the backend for one sweep. Raises `EnvironmentFailure` if the workspace cannot be
+    used."""
     backend = BeakerBackend(Service(options.workspace), options, sweep, folder)
     backend.find([])
     return backend
 
 
 class BeakerBackend(Backend):
-    """A backend (see `sweeper.backends.base.Backend`). `options` apply if a job's resources do not
-    set them."""
+    """A backend (see `sweeper.backends.base.Backend`). A job's resources take precedence over
+    `options`."""
 
     name = "beaker"
 
@@ -69,7 +70,7 @@ class BeakerBackend(Backend):
         return {"server": self._service.host, "workspace": self._service.workspace}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Check every object that jobs with these resources refer to, as `doctor` does."""
+        """Run the checks of `doctor` that a launch requires, for jobs with these resources."""
         from sweeper.backends.beaker.doctor import checks
 
         for needs in resources:
@@ -129,11 +130,11 @@ class BeakerBackend(Backend):
                 self._service.create(name, experiment)
 
     def _make_way(self, token: str) -> bool:
-        """Free the experiment name of a token: rename an ended experiment that has this name. (The
-        experiment belongs to an earlier sweep in the same folder, since `find` is called before a
-        resubmission.) Return True if the name is free, and False if an unfinished experiment of
-        this sweep has it. Raises `EnvironmentFailure` if an experiment in another workspace has the
-        name, and `Refused` if an unfinished experiment of an earlier sweep has it."""
+        """Free the name of a token's experiment after Beaker has refused the name. If an ended
+        experiment has the name, rename the experiment and return True. Return False if an
+        unfinished experiment of this sweep has the name. Raises `Refused` for an unfinished
+        experiment of an earlier sweep in the same folder, and `EnvironmentFailure` for an
+        experiment in another workspace."""
         workload = self._listed(token, anyones=True).get(token)
         if workload is None:
             reason = (
@@ -169,8 +170,8 @@ class BeakerBackend(Backend):
         return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's unfinished experiments, and query the experiments of `wanted` that are
-        not listed. Without `anew`, a recent listing is used again."""
+        """List the sweep's unfinished experiments if the last listing is outdated or `anew` is
+        True. Query the experiments of `wanted` that are not listed."""
         if anew or self._freshness.is_over():
             going = [*WAITS, "STATUS_RUNNING", "STATUS_STOPPING", "STATUS_UPLOADING_RESULTS"]
             with self._freshness.renewed():
@@ -188,8 +189,8 @@ class BeakerBackend(Backend):
     def _listed(
         self, token: str = "", *, anyones: bool = False, **more: object
     ) -> "dict[str, Workload]":
-        """Return the sweep's experiments by token, limited to tokens that begin with `token`.
-        `anyones`: include those of earlier sweeps in the same folder."""
+        """Return the sweep's experiments by token, only for tokens that begin with `token`.
+        `anyones`: include experiments of earlier sweeps in the same folder."""
         begins, listed = self._names.name(token), dict[str, "Workload"]()
         where = {
             "workspace_id": self._service.workspace_id,
@@ -205,7 +206,7 @@ class BeakerBackend(Backend):
         return listed
 
     def _query_details(self, tokens: Iterable[str]) -> None:
-        """Query the newest jobs of at most `_MOST` experiments whose details are due."""
+        """Query the newest jobs of at most `_MOST` experiments that need a query."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
         requests = [(token, item) for _, token in due[:_MOST] if (item := self._workloads[token])]
@@ -217,8 +218,8 @@ class BeakerBackend(Backend):
                 self._nodes[node] = self._node(node)
 
     def _due(self, token: str, now: float) -> float | None:
-        """Return None if the experiment's details need not be queried now. Otherwise return when
-        they were last queried: 0 if never, or not since the experiment's status changed."""
+        """Return when the details of an experiment were last queried (0: never, or not since the
+        status changed). Return None if the details need no query now."""
         workload, detail = self._workloads.get(token), self._details.get(token)
         if workload is None or token in self._over:
             return None

@@ -39,14 +39,14 @@ _HTTP = {
 
 
 class _How(TypedDict):
-    """Arguments of every call of a stub, besides the message."""
+    """The keyword arguments of every gRPC call."""
 
     timeout: float
     metadata: list[tuple[str, str]]
 
 
 class _Streams(Protocol):
-    """The streaming calls of the service, which have no types in the generated class."""
+    """The streaming calls of the service. The client declares no types for them."""
 
     StreamJobLogs: Callable[..., "Iterator[pb2.JobLog]"]
 
@@ -72,15 +72,16 @@ class Refused(Unreachable):
         self.status = status
 
     def settled(self) -> EnvironmentFailure:
-        """Return the exception for a failed creation: this one if credentials can be renewed or
-        room may become free, else a permanent `EnvironmentFailure`."""
+        """Return the exception for a failed creation: the refusal itself if a later try may succeed
+        (with renewed credentials, or when there is room), otherwise a permanent
+        `EnvironmentFailure`."""
         return self if self.status in _PASSING else EnvironmentFailure(str(self))
 
 
 class Service:
-    """A connection to the service in the user's configuration, for one workspace. Raises
-    `EnvironmentFailure` if the client is not installed, or if the configuration has no login or no
-    workspace."""
+    """A connection to Beaker for one workspace, with the login from the user's configuration.
+    Raises `EnvironmentFailure` if the client is not installed, or if a login or a workspace is
+    missing."""
 
     def __init__(self, workspace: str | None = None) -> None:
         self._backoff = Backoff(*_AGAIN_SECONDS)
@@ -104,7 +105,7 @@ class Service:
 
     @functools.cached_property
     def organization(self) -> Mapping[str, str]:
-        """The id of the workspace's organization, as an argument of every listing."""
+        """The id of the workspace's organization, as a keyword argument for a listing."""
         owner, slash, _ = self.workspace.partition("/")
         named = owner if slash else self._config.default_org or ""
         answer = self.ask("ResolveOrganizationName", organization_name=named)
@@ -168,8 +169,8 @@ class Service:
     def ask_each(
         self, method: str, requests: Sequence[Mapping[str, object]]
     ) -> "Sequence[Message]":
-        """Return the answers to many requests, sent several at a time. Requests are repeated after
-        temporary failures, so they must be repeatable."""
+        """Return the answers to many requests, sent several at a time. All requests are sent again
+        after a temporary failure, so repeating them must be harmless."""
         self._backoff.check()
         kind = getattr(self._messages, f"{method}Request")
         messages = [kind(**fields) for fields in requests]
@@ -213,8 +214,8 @@ class Service:
             query = {"next_page_token": again} if again else {}
 
     def create(self, name: str, experiment: Mapping[str, object]) -> None:
-        """Create an experiment with a single request, which is not repeated. Raises `Unreachable`,
-        or `Refused` with the status ALREADY_EXISTS if the name is taken."""
+        """Create an experiment. The request is never repeated. Raises `Unreachable`, or `Refused`
+        with the status ALREADY_EXISTS if the name is taken."""
         self._backoff.check()
         path, data = f"workspaces/{self.workspace_id}/experiments", dict(experiment)
         client = self._client
@@ -250,8 +251,8 @@ class Service:
         return {"timeout": _SECONDS, "metadata": [("authorization", token)]}
 
     def _unreachable(self, status: str, message: str, client: "Beaker") -> Unreachable:
-        """Return the exception, with a one-line message, for an error of `client`. If the service
-        did not answer, also replace the client."""
+        """Convert an error of `client` to an exception with a one-line message. Replace the client
+        if the service did not answer."""
         line = line_of(message.replace(str(self._config.user_token), "***"))
         if status == "UNAUTHENTICATED":
             reason = (
@@ -269,15 +270,15 @@ class Service:
         return Unreachable(f"beaker: {self.host} does not answer: {line}")
 
     def _start_backoff(self, failure: Unreachable) -> Unreachable:
-        """Start the backoff unless the failure is a refusal. Return the failure."""
+        """Start the backoff if the service did not answer. Return `failure`."""
         if not isinstance(failure, Refused):
             self._backoff.failed(failure)
         return failure
 
 
 def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception], ...]]":
-    """Return a factory of official clients, their message types, and the errors that stubs
-    raise."""
+    """Return a factory of official clients, the module of message types, and the errors of gRPC
+    calls."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # sweeper reports errors itself
     try:
         import beaker.beaker_pb2 as messages
@@ -310,15 +311,13 @@ def _streams(client: "Beaker") -> _Streams:
 
 
 def _of_grpc(error: Exception) -> tuple[str, str]:
-    """Return gRPC's status and the message of a stub's error."""
     if isinstance(error, _Ended):
         return error.code().name, str(error.details())
     return "UNKNOWN", str(error)
 
 
 def _of_http(error: Exception) -> tuple[str, str]:
-    """Return the gRPC status and the message for an error of an HTTP request. The error's class is
-    recognized by name, since the client is imported late."""
+    """Return the gRPC status and the message for an error of an HTTP request."""
     if type(error).__name__ == "BeakerPermissionsError":
         return "PERMISSION_DENIED", str(error)
     code = re.match(r"\[code=(\d{3})\] ?(.*)", str(error), re.DOTALL)

@@ -23,8 +23,7 @@ _LEVELS = ("low", "normal", "high", "urgent", "immediate")
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend beaker`. A launch also runs those that are
-    `needed`. `options` are all options that apply to a job."""
+    """Return the checks of `sweeper doctor --backend beaker` for jobs with these options."""
 
     @functools.cache
     def connected() -> Service:
@@ -197,8 +196,8 @@ def _find_object(service: Service, kind: str, name: str) -> "Message | None": ..
 
 
 def _find_object(service: Service, kind: str, name: str) -> "Message | None":
-    """Return the object with this name; None if there is no permission to read it. Raises
-    `LookupError` if it does not exist."""
+    """Return the object called `name`; None if this user may not read the object. Raises
+    `LookupError` if the object does not exist."""
     key = kind.lower()
     try:
         answer = service.ask(f"Get{kind}", **{f"{key}_id": service.identity(kind, name)})

@@ -22,12 +22,12 @@ class Names:
         return self.prefix + token
 
     def description(self, title: str) -> str:
-        """Return the description of a run's experiment, for people and for `is_ours`."""
+        """Return the description of a run's experiment, which people and `is_ours` read."""
         return f"sweeper {self.identity.current()}: {self.sweep}: {title}"[:500]
 
     def is_ours(self, description: str) -> bool:
-        """Return False if the description is that of an experiment of an earlier sweep in the
-        folder. A description that a user has changed counts as ours."""
+        """Return False if the description contains the identity of another sweep. Return True for
+        any other description, since users may change descriptions."""
         match = _SWEEP.match(description)
         return match is None or match[1] == self.identity.current()
 

@@ -32,14 +32,14 @@ def word(message: "Message", field: str) -> str:
 
 
 def is_over(job: "Job | None") -> bool:
-    """Return whether a job has no processes any more. True for None, a job that was never
+    """Return whether a job has no processes any more. None stands for a job that was never
     created."""
     return job is None or job.status.HasField("finalized") or job.status.HasField("exited")
 
 
 def status_of(state: str, job: "Job | None", node: str | None) -> JobStatus:
     """Return the status of a job whose experiment has the status `state` in Beaker. `job` is the
-    experiment's newest job (None: it has no job yet), `node` the job's machine."""
+    experiment's newest job (None: no job yet), and `node` is the job's machine (None: unknown)."""
     if state in WAITS:
         return JobStatus(JobState.PENDING, None, _why(state, job), False, node, _at(job, "created"))
     if state == "STATUS_SUCCEEDED":
@@ -69,7 +69,6 @@ def _ended(status: "BeakerStatus") -> JobStatus:
 
 
 def _why(state: str, job: "Job | None") -> str | None:
-    """Return why a job waits."""
     message = "" if job is None else job.status.failed_scheduling_message or job.status.message
     return reason_of(message) or ("initializing" if state == "STATUS_INITIALIZING" else None)
 

@@ -47,8 +47,8 @@ def is_over(job: Job) -> bool:
 def status_of(
     job: Job, pods: Sequence[Pod], now: float, whys: Mapping[str, str] = _NO_WHYS
 ) -> JobStatus:
-    """Return the status of a Job with these pods. `now` is the server's time. `whys` maps names of
-    Jobs without a pod to the reasons why they wait."""
+    """Return the status of `job`, whose pods are `pods`. `now` is the server's time. `whys` maps
+    the name of a waiting Job that has no pod to the reason."""
     pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
     status = _ended(job, pod, now) or _stopping(job, pod) or _waiting(job, pod, whys)
     status = status or JobStatus(JobState.RUNNING)
@@ -73,7 +73,6 @@ def _ended(job: Job, pod: Pod | None, now: float) -> JobStatus | None:
 
 
 def _failed(condition: Condition | None, pod: Pod | None) -> JobStatus:
-    """Return the status of a Job that failed with `condition`, or whose pod failed."""
     failure, why = (
         (condition.get("reason"), condition.get("message")) if condition else (None, None)
     )
@@ -105,8 +104,6 @@ def _stopping(job: Job, pod: Pod | None) -> JobStatus | None:
 
 
 def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | None:
-    """Return the status of a Job that waits; None if it does not wait. The reason may be a
-    refused pod, a queue, a node, an image or a secret."""
     meta, reason = job["metadata"], None
     if not pod:
         queue = (meta.get("labels") or {}).get("kueue.x-k8s.io/queue-name")
@@ -132,7 +129,7 @@ def _pod_status(pod: Pod | None) -> PodStatus:
 
 
 def _conditions(resource: Job | Pod | None) -> dict[str, Condition]:
-    """Return the conditions that hold, by type."""
+    """Return the conditions whose status is "True", by type."""
     status = resource.get("status") if resource else None
     conditions = (status.get("conditions") if status else None) or ()
     return {
@@ -141,7 +138,6 @@ def _conditions(resource: Job | Pod | None) -> dict[str, Condition]:
 
 
 def _container(pod: Pod | None) -> ContainerState:
-    """Return the state of the pod's only container; empty if it is unknown."""
     containers = _pod_status(pod).get("containerStatuses") or ()
     return (containers[0].get("state") if containers else None) or {}
 
@@ -173,8 +169,8 @@ def open_backend(sweep: str, folder: str, options: Options) -> "KubernetesBacken
 
 
 class KubernetesBackend(Backend):
-    """A backend (see `sweeper.backends.base.Backend`). `options` apply if a job's resources do not
-    set them."""
+    """A backend (see `sweeper.backends.base.Backend`). A job's resources take precedence over
+    `options`."""
 
     name = "kubernetes"
 
@@ -194,8 +190,8 @@ class KubernetesBackend(Backend):
         return {"server": self._cluster.host, "namespace": self._cluster.namespace}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Let the server check a Job and its pod without creating them. Also check every object
-        that the Job and the pod refer to, as `doctor` does."""
+        """Let the API server validate a Job and a pod without creating them. Also run the checks of
+        `doctor` that a launch requires, for jobs with these resources."""
         from sweeper.backends.kubernetes.doctor import checks
 
         for needs in resources:
@@ -291,10 +287,11 @@ class KubernetesBackend(Backend):
                 self._cluster.call("POST", JOBS.path, body)
 
     def _make_way(self, name: str, submission: str) -> bool:
-        """Free the name for a new Job: delete an ended Job that has it. Return True if the name is
-        free, and False if an unfinished Job of this sweep or a Job of the same submission has it.
-        Raises `Unreachable` while a Job of that name is being deleted, and `Refused` if an
-        unfinished Job of an earlier sweep in the same folder has the name."""
+        """Free the name of a new Job after the server has refused the name. If an ended Job has the
+        name, delete this Job. Return True if the name is free now. Return False if the name belongs
+        to an unfinished Job of this sweep, or to a Job of the same submission. Raises `Unreachable`
+        while a Job of that name is being deleted, and `Refused` for an unfinished Job of an earlier
+        sweep in the same folder."""
         existing = self._get(name)
         if existing is None:
             return True
@@ -314,7 +311,7 @@ class KubernetesBackend(Backend):
         return True
 
     def _withdraw(self, token: str, job: Job) -> None:
-        """Delete a Job. Its pod gets SIGTERM, and the Job stays until the pod has ended."""
+        """Delete a Job. Its pod gets SIGTERM. The server keeps the Job until the pod has ended."""
         self._delete(job, "Foreground")
         self._withdrawn.add(token)
 
@@ -341,8 +338,8 @@ class KubernetesBackend(Backend):
         return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's Jobs and pods, and query the Jobs of `wanted` that are not listed.
-        Without `anew`, a recent listing is used again."""
+        """List the sweep's Jobs and pods if the last listing is outdated or `anew` is True. Query
+        the Jobs of `wanted` that are not listed."""
         if anew or self._freshness.is_over():
             selector = self._names.selector
             with self._freshness.renewed():
@@ -376,8 +373,8 @@ class KubernetesBackend(Backend):
             return None
 
     def _query_reasons(self) -> None:
-        """Query why Jobs have no pod: the pod was refused (a quota), or they wait for Kueue. Do
-        nothing if the last query was less than `_WHY_SECONDS` ago."""
+        """Query why Jobs have no pod: the cluster refused the pod (a quota), or Kueue delays the
+        Job. Do nothing if the last query was less than `_WHY_SECONDS` ago."""
         if time.monotonic() - self._reasons_at < _WHY_SECONDS:
             return
         self._reasons_at, self._whys = time.monotonic(), {}

@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple, Generic[T]):
-    """A kind of object. `path` is the path of its listing, where `{}` stands for the namespace."""
+    """A kind of API objects. `path` is the API path that lists them; `{}` stands for the
+    namespace."""
 
     path: str
 
@@ -40,16 +41,17 @@ _SECONDS = 5.0, 30.0
 
 
 class Refused(Unreachable):
-    """The server refused a request. `status` is the HTTP status, and `reason` is the reason that
-    Kubernetes gives."""
+    """The server refused a request. `status` is the HTTP status, and `reason` is Kubernetes' word
+    for the cause, such as AlreadyExists."""
 
     def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)
         self.status, self.reason = status, reason
 
     def settled(self) -> EnvironmentFailure:
-        """Return the exception for a failed creation: this one if credentials can be renewed or a
-        quota may have room later, else a permanent `EnvironmentFailure`."""
+        """Return the exception for a failed creation: the refusal itself if a later try may succeed
+        (with renewed credentials, or when the quota has room), otherwise a permanent
+        `EnvironmentFailure`."""
         passing = self.status == _EXPIRED or "exceeded quota" in str(self)
         return self if passing else EnvironmentFailure(str(self))
 
@@ -59,7 +61,7 @@ class _Configuration(Protocol):
 
 
 class _Response(Protocol):
-    """An answer whose content was not read yet."""
+    """A response whose content has not been read yet."""
 
     headers: Mapping[str, str]
 
@@ -67,7 +69,7 @@ class _Response(Protocol):
 
 
 class _Request(TypedDict):
-    """Arguments of a request of the official client. Timeouts are in seconds."""
+    """The keyword arguments of `call_api`. Timeouts are in seconds."""
 
     query_params: list[tuple[str, object]]
     header_params: dict[str, str]
@@ -78,7 +80,7 @@ class _Request(TypedDict):
 
 
 class _Client(Protocol):
-    """The methods of the official client that sweeper uses. The client has no types."""
+    """The methods of the official client that sweeper uses. The client itself declares no types."""
 
     configuration: _Configuration
 
@@ -88,10 +90,10 @@ class _Client(Protocol):
 
 
 class Cluster:
-    """A connection to the API server, for one namespace. It uses a context of the kubeconfig.
-    Without `context` and without a usable kubeconfig, it uses the service account of the pod that
-    this process runs in. Raises `EnvironmentFailure` if neither works. `sleep` waits between
-    tries."""
+    """A connection to the API server, for one namespace. The connection uses the context `context`
+    of the kubeconfig (None: the current context). Without `context` and without a usable
+    kubeconfig, the connection uses the service account of this process's pod. Raises
+    `EnvironmentFailure` if no cluster is found. `sleep` waits between tries."""
 
     def __init__(
         self,
@@ -113,21 +115,21 @@ class Cluster:
         accept: str = _JSON,
         **query: object,
     ) -> dict[str, object]:
-        """Send a request and return the answer, an object. `{}` in `path` stands for the namespace.
-        Temporary failures are retried with growing waits, so the request must be repeatable. Raises
-        `Unreachable` or a subclass."""
+        """Send a request and return the answer, a JSON object. `{}` in `path` stands for the
+        namespace. The request is repeated after temporary failures, so repeating it must be
+        harmless. Raises `Unreachable` or a subclass."""
         return json.loads(self._answered(method, path, body, accept, query))
 
     def get(self, kind: Kind[T], name: str) -> T:
         return json.loads(self._answered("GET", f"{kind.path}/{name}", None, _JSON, {}))
 
     def text(self, path: str, **query: object) -> str:
-        """Return an answer that is not JSON. Raises the same errors as `call`."""
+        """Return an answer that is not JSON. Raises `Unreachable` or a subclass."""
         return self._answered("GET", path, None, "*/*", query).decode(errors="replace")
 
     def items(self, kind: Kind[T], **query: object) -> Iterator[T]:
-        """Return the items of all pages of a listing. Start again if the server has forgotten the
-        listing."""
+        """Return the items of all pages of a listing. If the server no longer knows the listing
+        when the next page is requested, request the first page again."""
         pages: list[list[T]] = []
         again = ""
         while True:
@@ -186,8 +188,8 @@ def _status(error: Exception) -> int:
 
 
 def _retry_after_s(error: Exception) -> float:
-    """Return the seconds that the server asks to wait (at most 8), multiplied by a random number
-    from 1 to 2 so that launchers spread out. Return 0 if the server does not ask."""
+    """Return the number of seconds that the server wants sweeper to wait (at most 8), multiplied by
+    a random number from 1 to 2. Return 0 if the server gives no number."""
     headers: Mapping[str, str] = getattr(error, "headers", None) or {}
     seconds = headers.get("Retry-After", "")
     return next(spread([min(_MOST_SECONDS, float(seconds)) * 2])) if seconds.isdecimal() else 0.0

@@ -29,8 +29,7 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 def checks(options: Options, connected: Cluster | None = None) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend kubernetes`. A launch also runs those that are
-    `needed`. `options` are all options that apply to a job."""
+    """Return the checks of `sweeper doctor --backend kubernetes` for jobs with these options."""
 
     @functools.cache
     def cluster() -> Cluster:
@@ -56,8 +55,7 @@ def checks(options: Options, connected: Cluster | None = None) -> list[Check]:
 
 
 def _named(options: Options) -> Iterator[tuple[str, str, str]]:
-    """For each object that jobs refer to, yield a label, the option that names the object, and its
-    path."""
+    """For each object that an option refers to, yield a label, the option and the object's path."""
     namespace = "/api/v1/namespaces/{}"
     if options.service_account is not None:
         account = f"{namespace}/serviceaccounts/{options.service_account}"
@@ -145,7 +143,7 @@ def _nodes(cluster: Cluster, options: Options) -> str:
 
 
 def _queue(cluster: Cluster, options: Options) -> str:
-    """Check Kueue's queue. A job in a queue that does not exist would stay suspended forever."""
+    """Check that Kueue's queue exists. A job in a missing queue would stay suspended forever."""
     name = options.queue
     for version in KUEUES:
         try:
@@ -159,8 +157,8 @@ def _queue(cluster: Cluster, options: Options) -> str:
 
 
 def _check_object(cluster: Cluster, path: str, key: str) -> str:
-    """Return the name of the object at `path`, which the option `key` names. Raises `LookupError`
-    if the object does not exist."""
+    """Return the name of the object at `path`. The option `key` refers to the object. Raises
+    `LookupError` if the object does not exist."""
     name = path.rpartition("/")[2]
     try:
         cluster.call("GET", path, accept=METADATA)

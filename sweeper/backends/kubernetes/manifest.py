@@ -28,7 +28,7 @@ class Names:
 
     @property
     def selector(self) -> str:
-        """The label selector of the sweep's Jobs. It does not select Jobs of earlier sweeps in the
+        """The label selector for the Jobs of this sweep, without Jobs of earlier sweeps in the
         folder."""
         return f"{SWEEP}={self.folder_hash},{IDENTITY}={self.identity.current()}"
 
@@ -41,8 +41,8 @@ class Names:
 
 
 def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> dict[str, object]:
-    """Return the Job for the API server. `options` are the job's options. `submission` identifies
-    the call that submits the Job."""
+    """Return the Job to create for `job`. `options` are the job's options. `submission` identifies
+    the call of `submit`."""
     own_labels = {
         "app.kubernetes.io/managed-by": "sweeper",
         SWEEP: names.folder_hash,
@@ -116,13 +116,12 @@ def pod_spec(job: JobSpec, options: Options) -> dict[str, object]:
 
 
 def _secret(variable: str, reference: str) -> dict[str, object]:
-    """Return an environment variable whose value Kubernetes takes from a secret."""
     name, _, key = reference.partition("/")
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
 
 def _resources(options: Options) -> dict[str, object]:
-    """Return requests and limits. CPUs have no limit, so that a job can use idle ones."""
+    """Return requests and limits. CPUs have no limit, so that a job can use idle CPUs."""
     limits = {"memory": options.memory, **options.resources}
     if gpus := options.gpus:
         limits[_GPU] = str(gpus)

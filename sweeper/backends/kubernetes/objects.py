@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Owner(TypedDict):
-    """A reference to another object, such as the owner of this one."""
+    """A reference to an object, such as the owner of another object."""
 
     name: str
 
@@ -26,7 +26,7 @@ class Metadata(TypedDict, total=False):
 
 
 class Condition(TypedDict):
-    """A condition of an object. It holds if `status` is "True"."""
+    """A condition of an object. The condition holds if `status` is "True"."""
 
     type: str
     status: str
@@ -97,7 +97,7 @@ class Event(TypedDict):
 
 
 class QueueCondition(TypedDict):
-    """A condition of a workload in Kueue. Such a condition always has a message."""
+    """A condition of a workload in Kueue, always with a message."""
 
     type: str
     status: str

@@ -37,8 +37,8 @@ _POD_SCHEMA = {
 
 
 def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None:
-    """Read additional fields of a pod's spec. Only fields that sweeper sets are refused here;
-    the API server checks the others."""
+    """Read additional fields of a pod's spec. Refuse fields that sweeper sets; the API server
+    checks all other fields."""
     values, inside = plain(node), node.entries
     if inside is None:
         wrong(node, where, "a mapping, as the spec of a pod in Kubernetes", problems)

@@ -23,7 +23,7 @@ class LocalBackend(Backend):
     """A backend (see `sweeper.backends.base.Backend`).
 
     `submit`, `find`, `poll` and `cancel` first reap children that have ended. `poll` forgets the
-    exit code of each ended child whose token is not among its arguments.
+    exit codes of ended children whose tokens are not among its arguments.
     """
 
     name = "local"
@@ -93,13 +93,13 @@ class LocalBackend(Backend):
         return self._gpus.room(resources)
 
     def _reap(self) -> None:
-        """Reap the children that have ended, so that none stays a zombie."""
         for child in self._children.values():
             child.poll()
 
 
 def _start(job: JobSpec, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Start a job's process. Raises `NoRoom` or `Unreachable`."""
+    """Start a job's process. Raises `NoRoom` if the machine lacks resources, and `Unreachable` for
+    other errors."""
     try:
         return subprocess.Popen(
             job.argv,

@@ -19,7 +19,6 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _whole(plan_options: Mapping[str, object]) -> Options:
-    """Read a plan's options. Raises `UsageError` if no image is set."""
     return container_jobs.options_with_image(Options, plan_options, "modal")
 
 

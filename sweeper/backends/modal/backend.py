@@ -41,7 +41,7 @@ _PREFIX = "GENERIC_STATUS_"
 
 
 class Sandbox(Protocol):
-    """The methods of a sandbox that report its end."""
+    """The methods of a Modal sandbox that report how the sandbox has ended."""
 
     @property
     def poll(self) -> Method[int | None]: ...
@@ -51,7 +51,7 @@ class Sandbox(Protocol):
 
 
 async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
-    """Return the status of a sandbox that has ended, or None if it has not."""
+    """Return the status of a sandbox that has ended, or None if the sandbox has not ended."""
     code = await sandbox.poll.aio()
     if code is None:
         return None
@@ -71,8 +71,8 @@ async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
 
 
 def _result(sandbox: Any) -> tuple[str, str]:
-    """Return the name of the sandbox's status and Modal's message as one line. The client has no
-    public names for them, so both may be empty."""
+    """Return the name of the sandbox's status and Modal's message as one line. Both are empty if
+    this version of the client stores them elsewhere."""
     with suppress(AttributeError, ValueError):
         inner = sandbox._sync_synchronizer._translate_in(sandbox)
         result = inner._impl.result if hasattr(inner, "_impl") else inner._result
@@ -105,8 +105,8 @@ def open_backend(sweep: str, folder: str, options: Options) -> "ModalBackend":
 
 
 class ModalBackend(Backend):
-    """A backend (see `sweeper.backends.base.Backend`). `options` apply if a job's resources do not
-    set them."""
+    """A backend (see `sweeper.backends.base.Backend`). A job's resources take precedence over
+    `options`."""
 
     name = "modal"
 
@@ -128,7 +128,7 @@ class ModalBackend(Backend):
         return {"app": self._app_id or self._service.app}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Check every object that jobs with these resources refer to, as `doctor` does."""
+        """Run the checks of `doctor` that a launch requires, for jobs with these resources."""
         from sweeper.backends.modal.doctor import checks
 
         for needs in resources:
@@ -157,8 +157,8 @@ class ModalBackend(Backend):
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
         """Ask the jobs to stop. Return the tokens of jobs that got no signal, because their worker
-        has not started yet or the time for this call was up. Jobs that are not in the listing also
-        get a signal, since the listing may be out of date."""
+        has not started yet or `_STOP_SECONDS` have passed. Jobs that the last listing lacks also
+        get a signal, since the listing may be outdated."""
         self._look(tokens)
         running = [t for t in tokens if t not in self._over and self._ids.get(t)]
         # Jobs that got no signal last time come last, so that they do not delay the others.
@@ -195,7 +195,6 @@ class ModalBackend(Backend):
         yield from "".join(self._service.ask(read)).splitlines()
 
     def _fetched_image(self) -> "Image":
-        """Return the image of the jobs. The launch has checked that Modal has it."""
         try:
             return self._service.image(self._options.image or "")
         except Refused as error:
@@ -245,8 +244,7 @@ class ModalBackend(Backend):
         return self._over.get(token, _RUNS)
 
     def _query_end(self, token: str) -> None:
-        """Query the status of a sandbox that is not in the last listing: it has ended, or has
-        started after the listing."""
+        """Query whether and how a sandbox that is not in the last listing has ended."""
         identity = self._ids[token]
 
         async def ask(client: "Client", app: "App") -> JobStatus | None:
@@ -265,9 +263,9 @@ class ModalBackend(Backend):
             self._over[token] = how
 
     def _signal(self, token: str, seconds: float) -> bool:
-        """Send SIGTERM to the worker in a sandbox. Return True if the worker got the signal
-        within `seconds`, or if the sandbox has ended. The signal comes from a process in the
-        sandbox, since Modal's own termination kills all processes immediately."""
+        """Send SIGTERM to the worker, from a process in the worker's sandbox: Modal's own
+        termination kills all processes immediately. Return True if the worker got the signal within
+        `seconds`, or if the sandbox has ended."""
         identity, python = self._ids[token], self._options.python
         argv = [python, "-P", "-c", _STOP, token, self._folder]
 
@@ -289,8 +287,8 @@ class ModalBackend(Backend):
         return token in self._over or self._ids[token] is None
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's running sandboxes, and query by name the sandboxes of `wanted` whose ids
-        are unknown. Without `anew`, a recent listing is used again."""
+        """List the sweep's running sandboxes if the last listing is outdated or `anew` is True.
+        Query the ids of the sandboxes of `wanted` that are not known yet."""
         if anew or self._freshness.is_over():
             with self._freshness.renewed():
                 self._app_id, self._going = self._listed()
@@ -298,7 +296,6 @@ class ModalBackend(Backend):
         for_each([token for token in wanted if token not in self._ids], self._query_id, Refused)
 
     def _listed(self) -> tuple[str, set[str]]:
-        """Return the app's id, and the ids of the sweep's running sandboxes."""
         tags = self._names.tags
 
         async def ask(client: "Client", app: "App") -> tuple[str, set[str]]:
@@ -308,8 +305,8 @@ class ModalBackend(Backend):
         return self._service.ask(ask)
 
     def _query_id(self, token: str) -> None:
-        """Query the id of a token's sandbox, which may have ended. The id is None if there is no
-        such sandbox, or if it belongs to an earlier sweep in the same folder."""
+        """Query the id of a token's sandbox. The id is None if there is no such sandbox, or if the
+        sandbox belongs to an earlier sweep in the same folder."""
 
         async def ask(client: "Client", app: "App") -> tuple[str, dict[str, str]]:
             del app
