@@ -2,15 +2,15 @@
 
 
 class RequestError(Exception):
-    """The request cannot be executed as sent. The message says what to change."""
+    """An error in a client's request. The message says what to change."""
 
 
 class Unknown(RequestError):
-    """A session, run, sampler, checkpoint or model does not exist."""
+    """A session, run, sampler, checkpoint or model in a request does not exist."""
 
 
 class Busy(RequestError):
-    """The engine is busy. The client should retry after `seconds`."""
+    """A refusal because the engine is busy. The client should retry after `seconds`."""
 
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)

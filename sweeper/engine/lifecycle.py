@@ -250,8 +250,8 @@ def _log_end(home: str | None) -> str:
 
 
 def wait(home: str | None = None, timeout: float = 30.0) -> EngineInfo:
-    """Wait until an engine serves the home. Raises EngineError, with the end of the engine's log,
-    after `timeout` seconds."""
+    """Wait until an engine serves the home. After `timeout` seconds, raise an EngineError with the
+    end of the engine's log."""
     deadline = time.monotonic() + timeout
     while True:
         if (info := find(home)) is not None:

@@ -21,7 +21,7 @@ _UNITS = (86400, 3600, 60, 1)
 
 
 class Kind(Protocol):
-    """The interface of every kind."""
+    """The interface of every kind of field."""
 
     def read(self, node: Node, where: str, problems: Problems) -> object:
         """Return the value. For a wrong value, note the mistake and return None."""
@@ -63,7 +63,8 @@ def unread(node: Node, where: str, problems: Problems) -> Node:
 
 
 def whole(pattern: str) -> str:
-    """Anchor a pattern at both ends, as JSON Schema requires."""
+    """Anchor a pattern at both ends. Otherwise, in JSON Schema, it would match parts of a
+    string."""
     return f"^{pattern}$"
 
 
