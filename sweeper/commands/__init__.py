@@ -187,8 +187,8 @@ def of_today(words: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def parts(verb: str) -> dict[str, str]:
-    """Map the second words of the verbs that begin with `verb` to the verbs: for `sweep`,
-    {"archive": "sweep archive", ...}."""
+    """Return the verbs whose first word is `verb`, by their second word: for `sweep`, {"archive":
+    "sweep archive", ...}."""
     whole = [name for name in VERBS if name.startswith(f"{verb} ")]
     return {name.partition(" ")[2]: name for name in whole}
 

@@ -49,15 +49,12 @@ def run(arguments: Namespace) -> int:
 
 
 def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, object]:
-    """Return an alarm for `--json`. `current` is true if the alarm is about the run's latest
-    attempt. `outcome` is the result of the alarm's `on_alarm` actions."""
     return {**alarm.document(), "current": alarm.attempt == attempts, "outcome": outcome}
 
 
 def _done(sweep: Sweep, alarm: Alarm) -> str | None:
-    """Return the result of an alarm's actions. If none of the actions is a command, the result is
-    `done` once the actions have begun. Return None if there is no result yet, or if the record
-    cannot be read."""
+    """Return the result of an alarm's actions. Return None if there is no result yet or the record
+    cannot be read. Actions without a command count as `done` as soon as they have begun."""
     try:
         outcome = read_action(sweep.folder, alarm).outcome
     except NotFound:

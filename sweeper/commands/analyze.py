@@ -120,7 +120,7 @@ def run(arguments: Namespace) -> int:
 def _of_all(
     arguments: Namespace, registry: "Registry", name: str, reports: "dict[str, Report]"
 ) -> str:
-    """Write the page about all stages, and return its path."""
+    """Write the page about all stages of the sweep `name`, and return the page's path."""
     from sweeper.analysis.page.pipeline import pipeline, write
 
     sweep = registry.sweep(name)
@@ -167,8 +167,8 @@ def _report(
 
 
 def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "WrittenNotes | None":
-    """Write notes about the report to the folder of `--notes`, or else to notes/ if this folder
-    exists."""
+    """Write notes about the report to the folder of `--notes`, or else to notes/. Return None if
+    the user gave no folder and notes/ does not exist."""
     from sweeper.analysis.page.notebook import FOLDER, keep
 
     folder = arguments.notes or (FOLDER if os.path.isdir(FOLDER) else None)

@@ -94,8 +94,7 @@ def select(verb: ArgumentParser, title: str = RUNS) -> None:
 
 
 def runs_of_any_sweeps(verb: ArgumentParser, default: str = "all") -> None:
-    """Add an argument for names of runs of any sweeps. `default` describes the runs that are
-    selected without names."""
+    """Add an argument for names of runs of any sweeps. The help shows `default` as the default."""
     group(verb, RUNS).add_argument(
         "runs",
         nargs="*",
@@ -107,7 +106,7 @@ def runs_of_any_sweeps(verb: ArgumentParser, default: str = "all") -> None:
 
 
 def optional_sweep(verb: ArgumentParser, default: str = "the newest", title: str = SWEEP) -> None:
-    """Add an argument for an optional sweep. `default` describes what is used without a sweep."""
+    """Add an argument for an optional sweep. The help shows `default` as the default."""
     group(verb, title).add_argument(
         "sweep", nargs="?", metavar="SWEEP", help=f"a sweep (default: {default})"
     )

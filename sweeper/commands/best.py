@@ -68,8 +68,8 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 def _place(row: Mapping[str, Any], leaders: tuple[str, ...]) -> str:
     """Describe how a cell compares with the best cell. Return "" for a cell that was not compared,
-    such as the best cell itself. If blocks are judged separately, `leaders` has the best cell of
-    each block."""
+    such as the best cell itself. `leaders` are the best cells of blocks that are judged
+    separately."""
     if row["cell"] in leaders:
         return "best of its block"
     if row["told_apart"] is None:

@@ -81,7 +81,6 @@ def _endpoint(arguments: Namespace) -> int:
 
 
 def _weights(arguments: Namespace) -> _Weights:
-    """Find the weights that the arguments select. Raises `UsageError`, `NotFound`."""
     if arguments.max_tokens < 1 or arguments.temperature < 0:
         raise UsageError("--max-tokens takes 1 or more, --temperature 0 or more")
     registry, (name,) = open_named(arguments.root, [arguments.of])

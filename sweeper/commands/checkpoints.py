@@ -48,8 +48,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """List checkpoints. With `--delete`, then delete the checkpoints that need not be kept. With
-    `--ttl`, set when these checkpoints expire (`--ttl never`: all listed checkpoints)."""
+    """List checkpoints. `--delete` then deletes the checkpoints that need not be kept, and `--ttl`
+    sets when these checkpoints expire. `--ttl never` applies to all listed checkpoints."""
     keep = _keep(arguments.keep)
     ttl = _ttl(arguments.ttl)
     if arguments.delete and arguments.ttl is not None:

@@ -327,9 +327,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _are_runs(registry: Registry, arguments: Namespace) -> bool:
-    """Return True to compare single runs, and False to compare two sweeps or two cells
-    statistically. `--where`, `--state` and `--all` are only for single runs. `--metric`,
-    `--goal` and `--at` are only for sweeps and cells."""
+    """Return True to compare single runs, False to compare two sweeps or two cells. `--where`,
+    `--state` and `--all` need single runs. `--metric`, `--goal` and `--at` need sweeps or cells."""
     if len(arguments.runs) != 2 or arguments.where or arguments.state or arguments.all:
         return True
     if arguments.metric or arguments.goal or arguments.at:

@@ -32,7 +32,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 class Offers(BaseCompleter):
-    """A completer for arguments whose values the parser does not know."""
+    """A completer for values that only sweeper knows, such as names of sweeps and runs."""
 
     def __call__(
         self,
@@ -42,8 +42,7 @@ class Offers(BaseCompleter):
         parser: argparse.ArgumentParser,
         parsed_args: Namespace,
     ) -> list[str]:
-        """Return the values to offer. In case of an error, offer none, since the user is still
-        typing."""
+        """Return the values to offer; [] after an error, since the user is still typing."""
         del parser
         find = _OFFERS.get(action.dest)
         try:
@@ -95,8 +94,8 @@ def _runs(prefix: str, arguments: Namespace) -> Iterable[str]:
 
 
 def _names(prefix: str, arguments: Namespace) -> Iterable[str]:
-    """Return the names of the runs of the sweep in an earlier argument. Without such an
-    argument, return the same as `_runs`."""
+    """Return the names of the runs of `arguments.sweep`. Without a sweep, return the same as
+    `_runs`."""
     sweep: str | None = getattr(arguments, "sweep", None)
     return _runs(prefix, arguments) if sweep is None else _runs_of(sweep, arguments)
 

@@ -119,8 +119,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the costs of each cell, or of each combination of values of the keys of `--by`, and
-    the total."""
+    """Print the costs by cell, or by the keys of `--by`, and the total. With `--prices`, show the
+    price table instead."""
     if arguments.prices:
         return _show_prices(arguments)
     if arguments.refresh or arguments.reset:
@@ -155,10 +155,10 @@ def run(arguments: Namespace) -> int:
 def _rows(
     costs: Sequence[tuple[RecordedRun, Spent]], keys: Sequence[str], table: prices.Prices
 ) -> list[_Row]:
-    """Return the costs of each combination of values of the keys, sorted by the first key, then
-    by the second, and so on. Days are in ascending order, and the values of other keys in the
-    order in which they first appear. Raises `UsageError`, and `NotFound` for a key that no run
-    has."""
+    """Return the costs of each combination of values of the keys, sorted by the first key, then by
+    the second, and so on. Days ascend; other values keep the order of their first appearance.
+    Raises `UsageError` if `chain` is combined with another key, and `NotFound` for a key that no
+    run has."""
     prefix = prefixes(run for run, _ in costs)
     if _CHAIN in keys:
         if len(keys) > 1:
@@ -185,8 +185,8 @@ def _rows(
 
 
 def _names(run: RecordedRun, prefix: str) -> dict[str, object]:
-    """Return {key: value} for a run: its settings, and its name, cell and stage (or else sweep),
-    each with `prefix` before it."""
+    """Return {key: value} for a run: its settings, name, cell and stage (without stages, the
+    sweep). Add `prefix` to the name, the cell and the stage."""
     stage = f"{prefix}{run.stage or run.sweep}"
     return {**run.config, _RUN: prefix + run.name, _CELL: prefix + run.cell, _STAGE: stage}
 
@@ -302,7 +302,7 @@ def _refresh(source: str) -> None:
 
 
 def _dated(data: bytes, source: str, today: str) -> bytes:
-    """Return the table with a date and a source. A missing date or source is added."""
+    """Add today's date and the source to a price table that lacks them."""
     import json
 
     document = cast(dict[str, object], prices.with_rows(json.loads(data)))

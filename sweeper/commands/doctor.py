@@ -103,8 +103,8 @@ def trial_request(name: str, grid: str | None) -> "TrialRequest":
 
 
 def declared_checks(request: "TrialRequest", root: str) -> list[Check]:
-    """Return the checks that a backend declares. If the backend's jobs have no access to local
-    files, also return the checks that concern such jobs."""
+    """Return the checks that a backend declares. If its jobs cannot read local files, also check
+    the requirements file, and whether jobs can reach the store, the service and the secrets."""
     name, launch, service, secrets = request
     backend, options = backend_type(name), options_of(launch, name)
     checks = list(backend.checks(options))
@@ -122,7 +122,7 @@ def declared_checks(request: "TrialRequest", root: str) -> list[Check]:
 
 
 def _requirements(name: str) -> str:
-    """Check the requirements file `name`, whose packages jobs install."""
+    """Check the file `name`, which lists the packages that jobs install."""
     from sweeper.recipe.requirements import outside, read
 
     path = os.path.abspath(os.path.expanduser(name))
@@ -133,7 +133,8 @@ def _requirements(name: str) -> str:
 
 
 def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) -> str:
-    """Run the checks with which a launch begins. Return the root and the names of the secrets."""
+    """Check that jobs can reach the store, the service and the secrets. Return the root and the
+    names of the secrets, as text."""
     from sweeper.launcher.manifest import secret_names
     from sweeper.launcher.preflight import admit
 

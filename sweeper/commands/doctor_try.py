@@ -101,8 +101,7 @@ class _Report(TypedDict):
 
 
 def _remove_old(tell: Callable[[Step], None]) -> None:
-    """Remove the sweeps of earlier tests that were killed. These are the tests whose note files
-    are no longer locked."""
+    """Remove the sweeps of earlier tests that were killed."""
     try:
         names = sorted(os.listdir(paths.trials()))
     except OSError:

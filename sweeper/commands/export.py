@@ -32,8 +32,7 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 class _Column(Protocol):
-    """A column of an Arrow table. The protocol is needed because pyarrow has no type
-    annotations."""
+    """A column of an Arrow table."""
 
     type: object
 
@@ -112,7 +111,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _format(requested: str | None, out: str | None) -> str:
-    """Return the requested format, or else the format that the suffix of `out` stands for."""
     if requested is not None:
         return requested
     if out in (None, "-"):
@@ -190,8 +188,8 @@ def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
 
 
 def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:
-    """Create a W&B run for each run, with the run's name, configuration and rows. Return the
-    number of rows. W&B is offline unless WANDB_MODE is set: `wandb sync` uploads the runs later."""
+    """Create a W&B run for each run, with the run's name, configuration and rows. Return the number
+    of rows. If WANDB_MODE is not set, W&B is offline, and `wandb sync` uploads the runs later."""
     wandb = importlib.import_module("wandb")
     mode = os.environ.get("WANDB_MODE", "offline")
     if folder is not None:
@@ -230,9 +228,9 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
 
 
 def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
-    """Return the values to log to W&B for a row, and the step. W&B requires whole steps of 0 or
-    more, so any other step is logged as a value, and None is returned as the step. W&B also
-    requires ascending steps; the rows are already in this order."""
+    """Return the values and the step to log to W&B for a row. W&B accepts only whole steps of 0 or
+    more. If the row has another step, return None as the step, and keep the row's step as a
+    value."""
     values = {key: _logged(value) for key, value in row.items() if value is not None}
     step = as_float(row.get("step"))
     if step is None or step < 0 or step != int(step):

@@ -47,10 +47,9 @@ class Option(NamedTuple):
 
 
 def options_of(path: str) -> list[Option] | None:
-    """Return the options that a Python script declares with argparse or click, except options that
+    """Return the options that a Python script declares with argparse or click. Skip options that
     take no value or have no long name. Return [] for other programs. Return None for a script that
-    uses chz, cannot be read or has syntax errors. The caller then asks the recipe's interpreter
-    about this script."""
+    uses chz, cannot be read or has syntax errors."""
     if not path.endswith(".py"):
         return []
     try:
@@ -143,8 +142,8 @@ def _parts(options: list[Option]) -> _Parts:
 def script_text(
     name: str, script: str, options: list[Option], settings: Mapping[str, str | None], out: str
 ) -> tuple[str, list[str]]:
-    """Return a grid whose runs execute a script, and the keys that the user must fill in. In the
-    grid, these keys are comments, so the grid is invalid until they are filled in."""
+    """Return a grid whose runs execute a script, and the keys that the user must fill in. The grid
+    contains these keys as comments."""
     parts = _parts(options)
     lines = [
         *head(name, script, out),

@@ -104,8 +104,8 @@ def _debug(planned: "Plan", store: "Store", arguments: Namespace) -> int:
 
 
 def _launch_detached(request: "LaunchRequest", user: "User", *, idle: bool) -> int:
-    """Launch in the background, and print how to watch the sweep. `idle`: no runs are left to
-    start."""
+    """Launch in the background, and print how to watch the sweep. `idle` means that no runs are
+    left to start."""
     from sweeper.commands.waiting import tell_failed
     from sweeper.launcher.launching import launch_plan
 
@@ -153,9 +153,9 @@ def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
 
 
 def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
-    """Print the launch's expected usage if it can be estimated. Return the states of the runs as
-    text, such as `: 2 to start, 16 succeeded` ("" before the first launch), and whether all runs
-    have ended and none will be started."""
+    """Print the launch's expected usage if it can be estimated. Return a text such as `: 2 to
+    start, 16 succeeded` ("" before the first launch), and whether no run is running or left to
+    start."""
     from sweeper.launcher.preview import counts, estimate_of, survey
     from sweeper.sweep.states import OPEN
 
@@ -183,8 +183,8 @@ def _left_alone(root: str, planned: "Plan") -> int:
 
 
 def _tell_other_code(planned: "Plan", root: str) -> None:
-    """If runs have succeeded with different code from that of this launch, print how to start these
-    runs again. The launch itself skips them."""
+    """Print how to repeat runs that succeeded with different code, since the launch skips these
+    runs."""
     from sweeper.results.origins import differences
     from sweeper.results.registry import Registry
     from sweeper.results.selectors import current

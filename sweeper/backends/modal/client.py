@@ -44,28 +44,29 @@ _UNKNOWN = (
 
 
 class Method(Protocol[T_co]):
-    """A method of the client. Used for methods whose return type the client does not declare."""
+    """A method of Modal's client whose return type the client does not declare."""
 
     def aio(self) -> Awaitable[T_co]: ...
 
 
 class Refused(Unreachable):
-    """Modal refused a request. `kind` is the name of the client's error class."""
+    """Error for a request that Modal refused. `kind` is the name of the error's class in Modal's
+    client, such as `AuthError`."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
 
     def settled(self) -> EnvironmentFailure:
-        """Return the exception for a failed creation: this one if credentials can be renewed or
-        room may become free, else a permanent `EnvironmentFailure`."""
+        """Return this error if the request may succeed later, else a permanent `EnvironmentFailure`
+        with the same message."""
         return self if self.kind in _PASSING else EnvironmentFailure(str(self))
 
 
 class Service:
-    """A connection to Modal with the user's configuration, for one app of an environment (None: the
-    default environment). Raises `EnvironmentFailure` if the client is not installed or its
-    configuration cannot be used."""
+    """A connection to one app at Modal, with the user's configuration. `environment` is a Modal
+    environment (None: the default one). Raises `EnvironmentFailure` if Modal's client is not
+    installed or its configuration cannot be used."""
 
     def __init__(self, app: str, environment: str | None) -> None:
         self._modal = official()
@@ -81,9 +82,9 @@ class Service:
         return str(self._modal.config.config["server_url"])
 
     def ask(self, question: "Question[T]", seconds: float = 0.0) -> T:
-        """Return the answer to `question`, a function that gets the client and the app. Raises
-        `Unreachable` if there is no answer within `seconds` (0: the default), and `Refused` if
-        Modal refuses."""
+        """Call `question` with the client and the app, and return the answer. Raises `Unreachable`
+        if Modal does not answer within `seconds` (0: 20 seconds), and `Refused` if Modal
+        refuses."""
         self._backoff.check()
         seconds = seconds or _SECONDS
         client = self._client
@@ -100,7 +101,7 @@ class Service:
         return answer
 
     def image(self, address: str, seconds: float = 0.0) -> "Image":
-        """Return an image of a registry after Modal has fetched it. Raises the same errors as
+        """Make Modal fetch the image at `address`, and return the image. Raises the same errors as
         `ask`."""
         definition = self._modal.Image.from_registry(address)
 
@@ -123,9 +124,8 @@ class Service:
             return await question(client, app)
 
     async def _connected(self) -> "Client":
-        """Return a new client if the configuration has a token, since other code may close the
-        client that this process shares. Without a token, return the shared client, whose error says
-        what is missing."""
+        """Return a new client, since other code may close the client that all code of this process
+        shares. Without a token, return the shared client."""
         config = self._modal.config.config
         token = config["token_id"], config["token_secret"]
         if all(token):
@@ -151,15 +151,14 @@ class Service:
         return Unreachable(f"modal: {self.server} does not answer: {reason}")
 
     def _start_backoff(self, failure: Unreachable, client: "Client | None") -> Unreachable:
-        """Start the backoff and drop the connection. Return the failure."""
         with self._renewing:
             self._forget(client)
         self._backoff.failed(failure)
         return failure
 
     def _forget(self, client: "Client | None") -> None:
-        """Make the next call use a new client, unless another thread has replaced this one
-        already."""
+        """Close the client, so that the next call connects again. Do nothing if another thread has
+        already replaced the client."""
         if client is None:  # The client was created by the call that failed.
             client = self._client
         if client is None or self._client is not client:
@@ -197,9 +196,7 @@ def official() -> ModuleType:
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Return whether a log line of asyncio concerns something other than the client. Errors of
-    requests that are no longer awaited were reported before; asyncio would log them again with a
-    traceback."""
+    """Return False for a log record with an error of Modal's client."""
     error = record.exc_info[1] if record.exc_info else None
     return not type(error).__module__.startswith("modal.")
 

@@ -20,8 +20,8 @@ _BUILD_SECONDS = 900.0
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend modal`. A launch also runs those that are
-    `needed`. `options` are all options that apply to a job."""
+    """Return the checks of `sweeper doctor --backend modal`. A launch also runs the checks whose
+    field `needed` is true."""
 
     @functools.cache
     def connected() -> Service:
@@ -46,8 +46,6 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
 
 
 class _Client(Protocol):
-    """A client with a call that checks whether the server accepts it."""
-
     @property
     def hello(self) -> Method[object]: ...
 
@@ -85,7 +83,7 @@ def _digest(service: Service, options: Options) -> str:
 
 def _secret(name: str, wanted: Sequence[str], service: Service, options: Options) -> str:
     """Check that the secret exists and has the variables `wanted`. The message about a missing
-    secret does not contain `name`, since it may be a secret's value."""
+    secret leaves out `name`, in case the user wrote the secret's value instead of its name."""
     del options
     variables = ", ".join(wanted)
 

@@ -13,7 +13,8 @@ _IDENTITY = "sweeper-identity"
 
 
 class Sandbox(TypedDict, total=False):
-    """Arguments of `modal.Sandbox.create`. `image` and `secrets` are names."""
+    """Arguments of `modal.Sandbox.create`. `image` is an image's address in a registry, and
+    `secrets` are names of secrets at Modal."""
 
     args: Required[list[str]]
     name: Required[str]
@@ -35,9 +36,8 @@ class Names:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags that distinguish this sweep's sandboxes from those of earlier sweeps in the
-        folder. One tag is the sweep's identity. This tag is left out before the first submission,
-        when the sweep has no identity yet, since a tag must have a value."""
+        """The tags of this sweep's sandboxes: a hash of the folder and, after the first submission,
+        the sweep's identity, which distinguishes the sweep from earlier sweeps in the folder."""
         identity = self.identity.current()
         return {"sweeper": self.identity.folder_hash, **({_IDENTITY: identity} if identity else {})}
 

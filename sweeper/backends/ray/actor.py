@@ -101,8 +101,9 @@ class Job:
 
 
 def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
-    """Return the worker's environment: the node's variables except those that begin with RAY_,
-    the secrets, and instructions for the recipe's environment."""
+    """Return the worker's environment: the secrets, and the node's variables except those that
+    begin with RAY_. SWEEPER_KEEP and SWEEPER_DROP tell the worker which variables the recipe
+    gets."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {name: resolved(name, where) for name, where in secrets.items()}
     names = [name for name in (*_GIVEN, *secrets) if name in environment]
@@ -111,7 +112,7 @@ def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
 
 def resolved(name: str, reference: str) -> str:
     """Return a secret's value from this node. `reference` is `env:NAME` or `file:/path`. Raises
-    `LookupError`."""
+    `LookupError` if the variable is not set or the file cannot be read."""
     kind, _, where = reference.partition(":")
     if kind == "env":
         if where not in os.environ:

@@ -36,7 +36,7 @@ def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
 
 
 class Driver(Helper):
-    """The process of `driver.py`, with types for its answers."""
+    """The driver process (`driver.py`). The overloads of `ask` declare the types of its answers."""
 
     @overload
     def ask(self, do: Literal["hello"]) -> dict[str, str]: ...
@@ -80,7 +80,7 @@ class RayBackend(Backend):
         return {"address": self.hello()["address"]}
 
     def hello(self) -> Mapping[str, str]:
-        """Return the `address` of the head, as the nodes know it, and the `version` of Ray."""
+        """Return the head's `address` inside the cluster, and Ray's `version`."""
         return self.driver.ask("hello")
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
@@ -156,8 +156,7 @@ def _options(resources: Mapping[str, object]) -> ActorOptions:
 
 
 def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | None:
-    """Return a message about the resources that a job asks for and no node has; None if one node
-    has all of them."""
+    """Return a message if no node has all resources that a job asks for, else None."""
     options = _options(resources)
     wanted: dict[str, float] = {"CPU": options["num_cpus"]}
     if "num_gpus" in options:

@@ -74,9 +74,9 @@ class Cluster:
         ]  # fmt: skip
 
     def submit(self, jobs: Sequence[Described]) -> None:
-        """Create an actor for each job, unless an actor with the job's name exists. When this
-        returns, Ray has recorded the actors. If an unfinished actor of an earlier sweep in the same
-        folder has a job's token, submit the other jobs and raise `RuntimeError`."""
+        """Create an actor for each job that does not have one yet. Return after Ray has recorded
+        the actors. Skip a job if an unfinished actor of an earlier sweep in this folder has the
+        same token. Raises `RuntimeError` after submitting the other jobs if a job was skipped."""
         taken = self._at_work()
         waits = ""
         for job in jobs:
@@ -115,7 +115,7 @@ class Cluster:
         return self._state.actors().values()
 
     def poll(self, names: Sequence[str]) -> dict[str, About]:
-        """Return name -> description, for the jobs that Ray knows."""
+        """Return a description of each job, by name. Jobs that Ray does not know are left out."""
         wanted = set(names)
         answers: dict[str, About] = {}
         for actor in self._actors():
@@ -154,9 +154,9 @@ class Cluster:
         return not_yet
 
     def forget(self, names: Sequence[str]) -> None:
-        """Delete the exit codes and last output of these jobs from Ray's key-value store, if their
-        actors are dead. Before that, wait for a limited time until actors whose workers have ended
-        are dead. Ray's table keeps dead actors until it is full."""
+        """Delete the exit codes and last output of these jobs from Ray's key-value store. First
+        wait up to 10 seconds for the end of actors whose workers have ended. Keep the records of
+        actors that are still alive."""
         until = time.monotonic() + _STOP_SECONDS
         jobs = self.poll(names)
         while any("end" in about and about["state"] != "DEAD" for about in jobs.values()):

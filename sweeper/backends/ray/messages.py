@@ -36,7 +36,7 @@ class Node(TypedDict):
 
 
 class End(TypedDict):
-    """A worker's exit code (None: it never began) and its last output."""
+    """A worker's exit code (None if the worker did not start) and its last output."""
 
     code: int | None
     tail: list[str]
@@ -51,9 +51,9 @@ class Death(TypedDict, total=False):
 
 
 class About(TypedDict):
-    """The state of a job. `state` is Ray's state of its actor, `node` its current or last node,
-    `end` the exit code and last output of its worker, and `death` the reason why the actor is
-    gone."""
+    """The state of a job. `state` is Ray's state of the job's actor, and `node` is the actor's
+    current or last node. `end` has the worker's exit code and last output. `death` is the reason
+    why the actor is gone."""
 
     state: str
     node: NotRequired[str | None]

@@ -47,7 +47,7 @@ _WAIT_DOC = "Whether larger nodes may be added later, by an autoscaler."
 
 class Options(NamedTuple):
     """Options of Ray jobs. `memory` is in MiB. `secrets` maps variables to `env:NAME` or
-    `file:/path` of a node."""
+    `file:/path`, which each node reads."""
 
     address: Annotated[str | None, Option(_ADDRESS, _ADDRESS_DOC, "10.0.0.1:6379")] = None
     python: Annotated[str | None, Option(_PYTHON, _PYTHON_DOC, "/opt/venv/bin/python")] = None

@@ -27,8 +27,6 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _capabilities(options: Mapping[str, object]) -> Capabilities:
-    """Return the capabilities: jobs run on other machines, which share this machine's file
-    system."""
     del options
     return Capabilities(
         here=False, restarts=Counter("SLURM_RESTART_COUNT"), credentials=("SLURM_JWT",)
@@ -42,7 +40,8 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 
 
 def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterator[Leftover]:
-    """Yield the files of submissions whose runs are all over, except the output of failed runs."""
+    """Yield the files of submissions whose runs are all in `over`, with the output of runs in
+    `well`."""
     from sweeper.backends.slurm.tables import Tables
 
     for paths in Tables(folder).spent(over, well):

@@ -45,10 +45,10 @@ class Accounting:
         self._backoff = Backoff(5.0, 60.0, clock)
 
     def over(self, missed: Set[str]) -> list[Job]:
-        """Return the sweep's ended jobs in the database; none if accounting cannot be used.
-        `missed` are tokens missing from the queue. The database is queried again if one of them is
-        newly missing, or if the last query was more than `_AGAIN_SECONDS` ago. Raises `Unreachable`
-        if the database does not answer."""
+        """Return the sweep's ended jobs in the accounting database, or [] if accounting cannot be
+        used. `missed` are tokens that are not in the queue. Query the database only if `missed` has
+        a new token or the last answer is older than `_AGAIN_SECONDS`. Raises `Unreachable` if the
+        database does not answer."""
         now = self._clock()
         if missed <= self._missed and now - self._queried <= _AGAIN_SECONDS:
             return self._jobs

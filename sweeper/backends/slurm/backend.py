@@ -69,11 +69,9 @@ class SlurmBackend(Backend):
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Submit jobs. Jobs with the same resources become arrays. Skip a token that already has a
-        job, because Slurm restarted the job of an earlier attempt, or because sbatch submitted the
-        job although sbatch's answer did not arrive. If Slurm has no room for some jobs, submit the
-        others and raise `Unreachable`. A backoff then delays further jobs with the rejected
-        resources. If sbatch does not answer, a backoff delays all jobs."""
+        """Submit jobs. Jobs with the same resources become arrays. Skip jobs that Slurm already
+        has: restarted jobs of earlier attempts, and jobs whose submission got no answer. If Slurm
+        has no room for some jobs, submit the others and raise `Unreachable`."""
         self._backoff.check()
         existing = self._existing([job.token for job in jobs])
         groups = alike(job for job in jobs if job.token not in existing)
@@ -148,8 +146,8 @@ class SlurmBackend(Backend):
             self._hand_in(group[start : start + size], options, room)
 
     def _hand_in(self, jobs: Sequence[JobSpec], options: Options, room: Backoff) -> None:
-        """Submit the jobs, in halves if there is no room for all of them together. An array with
-        a throttle is not split, since the throttle would apply to each half."""
+        """Submit the jobs. If Slurm has no room for all of them, submit each half separately. An
+        array with a throttle is not split, since each half would get the full throttle."""
         tokens = {job.token for job in jobs}
         try:
             self._submit(jobs, options)
@@ -183,7 +181,7 @@ class SlurmBackend(Backend):
             raise
 
     def _status(self, job: Job) -> JobStatus:
-        """Return a job's status, with a reason from its output if Slurm gives none."""
+        """Return a job's status, with a reason from the job's output if Slurm gives no reason."""
         status = status_of(job)
         if status.state is not JobState.ENDED or status.reason is not None:
             return status
@@ -200,9 +198,8 @@ class SlurmBackend(Backend):
         )
 
     def _existing(self, tokens: Sequence[str]) -> set[str]:
-        """Return the tokens that need no submission because they already have a job: one that Slurm
-        restarted and that has not ended, or one that sbatch submitted although sbatch's answer did
-        not arrive."""
+        """Return the tokens that already have a job: a live job that Slurm restarted, or a job
+        whose submission got no answer."""
         doubted = self._doubted & set(tokens)
         again = {token for token in tokens if attempt_of(token)[1] > 1}
         if not doubted and not again:
@@ -215,7 +212,7 @@ class SlurmBackend(Backend):
         return existing
 
     def _jobs(self, tokens: Sequence[str]) -> dict[str, Job]:
-        """Return token -> job, from slurmctld or the accounting database."""
+        """Return {token: job} from Slurm's queue, or else from the accounting database."""
         if not tokens:
             return {}
         wanted = set(tokens)
@@ -225,8 +222,8 @@ class SlurmBackend(Backend):
         return self._pick(self._accounting.over(missing), missing) | jobs if missing else jobs
 
     def _pick(self, jobs: Iterable[Job], wanted: set[str]) -> dict[str, Job]:
-        """Return one job for each token that has any: a running one, else a stopping one, else a
-        waiting one, else an ended one."""
+        """Return {token: job} for the `wanted` tokens that have jobs. Of several jobs, prefer a
+        running, then a stopping, then a waiting job."""
         picked: dict[str, Job] = {}
         for job in jobs:
             for token in _served(self._tables.token(job), job.restarts):
@@ -235,7 +232,7 @@ class SlurmBackend(Backend):
         return picked
 
     def _look(self) -> list[Job]:
-        """Return the sweep's jobs in the queue, from the last query if that is recent enough."""
+        """Return the sweep's jobs in the queue. A recent answer of squeue is used again."""
         if self._queue is None or self._freshness.is_over():
             with self._freshness.renewed():
                 self._queue = self._slurm.queue(self._tables.folder_hash)
@@ -243,7 +240,8 @@ class SlurmBackend(Backend):
 
 
 def _served(token: str | None, restarts: int) -> list[str]:
-    """Return the tokens of all attempts that a job has run or is running."""
+    """Return the tokens of a job's attempts: `token` for the first, and one more for each restart.
+    Return [] if `token` is None."""
     if token is None:
         return []
     run, first = attempt_of(token)

@@ -70,19 +70,19 @@ _ENDED = {"COMPLETED", "FAILED", *_REASONS}
 
 
 class Closed(Unreachable):
-    """Slurm refused a submission and accepted none of it, but may accept it later."""
+    """Error for a submission that Slurm rejected as a whole and may accept later."""
 
 
 class Full(Closed):
-    """Slurm refused a submission because the number of jobs is at its limit."""
+    """Error for a submission that exceeds Slurm's limit on the number of jobs."""
 
 
 class Job(NamedTuple):
     """A job as Slurm reports it. `id` is for `scancel`. `task` is the job's index in an array (0
-    for a single job). `code` is the exit code, negative for a signal. `restarts` is how often Slurm
-    restarted the job. `reason` says why the job waits. `table` names the table of the job's
-    submission (`tables.py`). `token` is the token of a single job, and None for a task of an array.
-    `queued` is when the job was submitted (UTC)."""
+    for a single job). `code` is the exit code, or the negative number of a signal. `restarts` is
+    how often Slurm restarted the job. `reason` says why the job waits. `table` is the name of the
+    submission's table (see `tables.py`). `token` is the token of a single job, and None for a task
+    of an array. `queued` is when the job was submitted (UTC)."""
 
     id: str
     task: int
@@ -114,20 +114,20 @@ def status_of(job: Job) -> JobStatus:
 
 
 def _why(reason: str) -> str | None:
-    """Return why a job waits (such as `JobArrayTaskLimit`), if Slurm gives a reason."""
+    """Return why a job waits, such as `JobArrayTaskLimit`; None if Slurm gives no reason."""
     return None if reason in ("", "None", "(null)") else reason[:80]
 
 
 def _utc(text: str) -> str | None:
-    """Convert seconds since 1970 to text; None if `text` is not such a number."""
+    """Convert seconds since 1970 to a UTC timestamp; None if `text` is not a whole number."""
     if not text.isdecimal():
         return None
     return timestamp(int(text))
 
 
 def _code(text: str) -> int | None:
-    """Parse an exit code such as `3:0`, or a wait status (before Slurm 23). The result is negative
-    for a signal."""
+    """Parse an exit code such as `3:0` or, before Slurm 23, a wait status. Return the negative
+    number of the signal that ended a job, and None if `text` cannot be parsed."""
     first, _, second = text.partition(":")
     if not first.isdecimal() or (second and not second.isdecimal()):
         return None
@@ -138,9 +138,9 @@ def _code(text: str) -> int | None:
 
 
 def queue_of(text: str, folder_hash: str) -> list[Job]:
-    """Parse the output of squeue. Return the jobs whose comment has the hash of this sweep's
-    folder. Raises `Unreachable` if a line cannot be parsed, since its job must not count as
-    absent."""
+    """Parse the output of squeue. Return the jobs whose comment has `folder_hash`. Raises
+    `Unreachable` if the line of such a job cannot be parsed, since the job would otherwise seem to
+    be missing."""
     jobs: list[Job] = []
     for line in text.splitlines():
         if folder_hash not in line:
@@ -161,8 +161,8 @@ def queue_of(text: str, folder_hash: str) -> list[Job]:
 
 
 def accounted_of(text: str, folder_hash: str) -> list[Job]:
-    """Parse the output of sacct. Return the jobs whose comment has the hash of this sweep's folder;
-    other lines are skipped. sacct prints a line for each start of a job, oldest first."""
+    """Parse the output of sacct, which has a line for each start of a job, oldest first. Return the
+    jobs whose comment has `folder_hash`."""
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
         fields = line.split("|", 3)
@@ -230,7 +230,7 @@ class Slurm:
         return done.stdout
 
     def configuration(self) -> Mapping[str, str]:
-        """Return the settings in `scontrol show config`, which is called once."""
+        """Return the settings that `scontrol show config` prints. The command runs only once."""
         if self._configuration is None:
             file = os.environ.get("SLURM_CONF")
             if file and not os.path.exists(file):  # Slurm would look for the file for a minute.
@@ -241,8 +241,8 @@ class Slurm:
         return self._configuration
 
     def largest_array(self) -> int:
-        """Return the largest number of tasks of an array, or 1 if there are no arrays. Indices are
-        below MaxArraySize, and `max_array_tasks` may set a lower limit."""
+        """Return the largest number of tasks in an array, limited by MaxArraySize and
+        `max_array_tasks`. Return 1 if Slurm allows no arrays."""
         size = self.configuration().get("MaxArraySize", "")
         scheduler = self.configuration().get("SchedulerParameters", "")
         fewer = re.search(r"\bmax_array_tasks=(\d+)", scheduler)
@@ -255,9 +255,8 @@ class Slurm:
         return answer.splitlines()[-1].partition(";")[0] if answer else ""
 
     def nodes_away(self, partition: str | None) -> bool:
-        """Return whether any nodes of a partition are down or drained. These may have the resources
-        that the other nodes lack. Without `partition`, use the one in $SBATCH_PARTITION or the
-        default partition. False if Slurm does not report nodes."""
+        """Return whether a node of the partition is down or drained. Without `partition`, use
+        $SBATCH_PARTITION or the default partition. Return False if Slurm does not report nodes."""
         partition = partition or os.environ.get("SBATCH_PARTITION")
         chosen = ("-p", partition) if partition else ()
         try:
@@ -270,8 +269,7 @@ class Slurm:
         return any(count.isdecimal() and int(count) for count in counts)
 
     def queue(self, folder_hash: str) -> list[Job]:
-        """Return all jobs of the sweep that slurmctld knows, including recently ended ones, in one
-        call."""
+        """Return all jobs of the sweep that slurmctld knows, including recently ended ones."""
         options = ("-a", "--me", "-h", "-r", "-t", "all", "-O", _FORMAT)
         return queue_of(self.call("squeue", *options), folder_hash)
 
@@ -281,9 +279,8 @@ class Slurm:
         return accounted_of(self.call("sacct", *options), folder_hash)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Withdraw waiting jobs, and send SIGTERM to the batch script of running ones, which
-        forwards it. Skip suspended jobs, since scancel would wait for them; their workers check for
-        the stop request when they are resumed."""
+        """Withdraw waiting jobs, and send SIGTERM to the batch scripts of running jobs. Skip
+        suspended jobs, since scancel would wait for them."""
         awake = [job for job in jobs if not job.halted]
         waiting, working = ("--state=PENDING",), ("-b", "-s", "TERM")
         for state, options in ((JobState.PENDING, waiting), (JobState.RUNNING, working)):
@@ -301,8 +298,7 @@ class Slurm:
 
 
 def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> EnvironmentFailure:
-    """Return the exception for a failed command. Only a refusal by sbatch can be permanent: a
-    failure of another command says nothing about a job."""
+    """Return the exception for a failed command. Only a failure of sbatch can be permanent."""
     message = _message(done.stderr).removeprefix(f"{name}: ") or f"exit code {done.returncode}"
     reason = f"slurm: {name}: {message}"
     # A command that was killed or printed nothing has not refused anything.
@@ -317,8 +313,7 @@ def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> Environment
 
 
 def _message(errors: str) -> str:
-    """Return the line of a command's error output that gives the reason, with the name of the
-    exceeded limit if there is one."""
+    """Return the last error message of a command, with the name of the exceeded limit if known."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     # Skip the advice to run `sbatch --help`.
     lines = [line for line in lines if not line.startswith('Try "')] or lines
@@ -329,7 +324,7 @@ def _message(errors: str) -> str:
 
 
 def _compact(ids: Sequence[str]) -> list[str]:
-    """Shorten `7_0 7_1 7_5` to `7_[0-1,5]`: one request per array instead of one per task."""
+    """Combine the ids of an array's tasks: `7_0 7_1 7_5` becomes `7_[0-1,5]`."""
     arrays: dict[str, list[int]] = {}
     ranges: list[str] = []
     for name in ids:
@@ -344,7 +339,8 @@ def _compact(ids: Sequence[str]) -> list[str]:
 
 
 def _ranges(indices: Sequence[int]) -> list[str]:
-    """Return ranges of consecutive numbers, joined by commas into strings of limited length."""
+    """Return ranges of consecutive numbers, such as `0-1,5`, with at most 200 ranges in a
+    string."""
     runs: list[list[int]] = []
     for number in indices:
         if runs and runs[-1][1] == number - 1:

@@ -17,9 +17,9 @@ _SECONDS = 20.0
 def checks(
     options: Mapping[str, object], configured: Callable[[], dict[str, object]]
 ) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend slurm`. `options` are a grid's `launch.slurm`,
-    if any; `configured` returns the defaults. If the controller does not answer, nothing else is
-    queried."""
+    """Return the checks of `sweeper doctor --backend slurm`. `options` come from a grid's
+    `launch.slurm`. `configured` reads the defaults from the user's configuration file. If the
+    controller does not answer, all other checks fail at once."""
     slurm = Slurm(_SECONDS)
     failures: list[EnvironmentFailure] = []
 

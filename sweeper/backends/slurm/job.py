@@ -52,10 +52,9 @@ def main(path: str) -> int:
 
 
 def environment(launched: dict[str, str]) -> dict[str, str]:
-    """Return the worker's environment: the variables of this job, and instructions for the recipe's
-    environment. The recipe gets the environment of `sweeper launch`, except for the variables that
-    Slurm sets and those that `setup` has changed. The recipe gets these from this job; SWEEPER_KEEP
-    names them."""
+    """Return the worker's environment: the variables of this job and some of sweeper. The recipe
+    gets the environment of `sweeper launch`, but takes two kinds of variables from this job: those
+    that Slurm sets, and those that `setup` has changed. SWEEPER_KEEP lists their names."""
     from_job = {name for name in launched if name.startswith(_GIVEN)}
     before = launched.get("SWEEPER_BEFORE")
     if before is not None:

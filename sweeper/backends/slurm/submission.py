@@ -42,9 +42,8 @@ def arguments(
 def manifests(
     sweep: str, folder: str, defaults: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield each call of sbatch as a shell command. The cluster's own limit on the size of arrays
-    is unknown here, so arrays have at most `launch.slurm.array` tasks, or any number without this
-    option."""
+    """Yield the calls of sbatch as shell commands. An array has at most `launch.slurm.array` tasks.
+    Without this option its size is not limited, since the cluster's limit is unknown here."""
     tables = Tables(folder)
     for group in (group for jobs in batches for group in alike(jobs).values()):
         options = asked_of(defaults, group[0].resources)

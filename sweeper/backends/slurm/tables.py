@@ -24,8 +24,8 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 class Tables:
     """The tables of the sweep at `folder`. A table is a file that lists the jobs of a submission.
-    For a remote folder (S3), the tables are in the user's SWEEPER_HOME, which the nodes must then
-    share."""
+    If the folder is remote (S3), the tables are in the user's SWEEPER_HOME, and all nodes must see
+    this folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder_hash = hashlib.sha256(folder.encode()).hexdigest()[:16]
@@ -37,8 +37,9 @@ class Tables:
         self._tokens_by_table: dict[str, list[str]] = {}
 
     def write(self, jobs: Sequence[JobSpec], *, requeue: bool) -> str:
-        """Record the jobs of one submission durably and return the table's name. Raises
-        `Unreachable` if the disk is full, which is temporary."""
+        """Write the table of one submission, and return the table's name. `requeue` is recorded in
+        the table. Raises `Unreachable` if the disk is full, and `EnvironmentFailure` for other
+        errors."""
         name = os.urandom(6).hex()
         tasks = [{"token": job.token, "argv": list(job.argv), "cwd": job.cwd} for job in jobs]
         document = {"schema": 1, "requeue": requeue, "tasks": tasks}
@@ -63,7 +64,7 @@ class Tables:
         return os.path.join(self.place, f"{name}.json")
 
     def comment(self, name: str, jobs: Sequence[JobSpec]) -> str:
-        """Return the comment in Slurm that identifies the job or the array."""
+        """Return the comment that identifies the job or the array in Slurm."""
         return f"sweeper:{self.folder_hash}:{name}:{jobs[0].token if len(jobs) == 1 else 'array'}"
 
     def output(self, name: str, jobs: Sequence[JobSpec]) -> str:
@@ -72,8 +73,8 @@ class Tables:
         return f"{os.path.join(self.place, name).replace('%', '%%')}{index}.out"
 
     def spent(self, over: Set[str], well: Set[str]) -> Iterator[list[str]]:
-        """Yield, for each table whose runs are all `over`, the paths that are no longer needed: the
-        table itself, and the output files of runs that succeeded (`well`)."""
+        """Yield the paths of files that are no longer needed, for each table whose runs are all in
+        `over`: the table, and the output of runs in `well`."""
         files = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
         for name in sorted(name for name in files if name.endswith(".json")):
             table = name.removesuffix(".json")
@@ -88,9 +89,9 @@ class Tables:
                 yield [os.path.join(self.place, each) for each in (name, *printed)]
 
     def token(self, job: Job) -> str | None:
-        """Return the token that a job was submitted for. Return None if the table is gone and the
-        job has ended or waits: a waiting job could not start without its table. Raises
-        `Unreachable` if the table of any other job cannot be read."""
+        """Return the token that a job was submitted for. Return None if the table does not list the
+        job, or if the table is gone and the job waits or has ended. Raises `Unreachable` in all
+        other cases of an unreadable table."""
         if job.token is not None:
             return job.token
         try:
@@ -107,7 +108,6 @@ class Tables:
         return tokens[job.task] if job.task < len(tokens) else None
 
     def _tokens(self, table: str) -> Sequence[str]:
-        """Return the tokens in a table. Raises one of `_UNREADABLE`."""
         if table not in self._tokens_by_table:
             with open(self.path(table), encoding="utf-8", opener=open_regular) as file:
                 tasks = json.load(file)["tasks"]

@@ -50,8 +50,6 @@ def _capabilities(options: Mapping[str, object]) -> Capabilities:
 
 
 def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterable[Leftover]:
-    """Yield the files that record the hosts of jobs, for runs that succeeded. The files of failed
-    runs stay, and so does the output of their jobs on the hosts."""
     from sweeper.backends.ssh.backend import leftovers
 
     del over

@@ -171,9 +171,9 @@ class SshBackend(Backend):
         return [str(token) for token in list_of(answer.get("left"))]
 
     def _look(self, tokens: Sequence[str], *, every: bool) -> dict[str, dict[str, object]]:
-        """Return the states of the tokens by host. With `every`, raise the error of a host that
-        does not answer or refuses. Otherwise leave such hosts out, and raise only if no host is
-        left."""
+        """Return {host: {token: state}}. With `every`, raise the error of a host that does not
+        answer or refuses. Without `every`, leave this host out, and raise an error only if all
+        hosts fail."""
         answers = self._each(
             _by_host(self._recorded(tokens)),
             lambda host, jobs_there: self._ask(host, "states", tokens=list(jobs_there)),
@@ -188,8 +188,8 @@ class SshBackend(Backend):
         *,
         every: bool,
     ) -> dict[str, T]:
-        """Call `ask` for each host, in parallel, and return the answers by host. Raises the same
-        errors as `_look`."""
+        """Call `ask` for each host, in parallel. Return {host: answer}. Handle failed hosts as
+        `_look` does."""
         if not hosts:
             return {}
         failures: list[EnvironmentFailure] = []
@@ -237,8 +237,8 @@ class SshBackend(Backend):
         return {host: self._busy[host].jobs for host in self._capacity if host not in away}
 
     def _free_host(self, placed: Mapping[str, str]) -> str | None:
-        """Return the host with the most free slots, counting `placed` as taken; None if no slot is
-        free."""
+        """Return the host with the most free slots; None if no slot is free. Each job in `placed`
+        counts as occupying a slot of its host."""
         counts = self._counts(age=_BUSY_SECONDS)
         taken = list(placed.values())
         free = {h: self._capacity[h] - jobs - taken.count(h) for h, jobs in counts.items()}
@@ -266,9 +266,9 @@ class SshBackend(Backend):
 def leftovers(
     folder: str, well: Set[str], open_backend: Callable[[str, str, Mapping[str, object]], Backend]
 ) -> Iterator[Leftover]:
-    """Yield the files in a sweep's folder that record the hosts of jobs, but only for jobs of
-    the runs `well`, which succeeded. Before such a file is removed, the host is told to forget
-    the job. If the host does not answer, the file stays."""
+    """Yield the files that record on which host a job ran, for the jobs of the runs in `well`.
+    Before a file is removed, the host is asked to forget the job. If the host does not answer, the
+    file stays."""
     root, _, name = folder.rpartition("/")
     # Few sweeps have such files, so look for them without loading the store's client.
     sweep = SweepFolder(open_shared(root), name)

@@ -24,7 +24,7 @@ _SOCKETS = f"/tmp/sweeper-ssh-{os.getuid()}"  # noqa: S108 - a socket's path has
 
 class Connection:
     """The connection to `host`. `config` is a configuration file for ssh, `python` an interpreter
-    on the host, and `folder` the folder on the host that has the records of jobs."""
+    on the host, and `folder` the folder where the host records its jobs."""
 
     def __init__(self, host: str, python: str, config: str | None, folder: str, sweep: str) -> None:
         self.host = host
@@ -34,8 +34,8 @@ class Connection:
         self._backoff = Backoff(*_AGAIN_SECONDS, time.monotonic)
 
     def ask(self, do: str, **about: object) -> dict[str, object]:
-        """Return the host's answer to a request. Raises `Unreachable` if there is none, and
-        `EnvironmentFailure` if the host refuses."""
+        """Send the request `do` with its arguments, and return the host's answer. Raises
+        `Unreachable` if the host does not answer, and `EnvironmentFailure` if the host refuses."""
         self._backoff.check()
         with open(_PROGRAM, encoding="utf-8") as file:
             program = file.read()
@@ -111,7 +111,8 @@ def _file(host: str) -> str:
 
 
 def secret_values(names: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of secrets. Raises `EnvironmentFailure` if `environment` lacks one."""
+    """Return the values of the secrets `names`. Raises `EnvironmentFailure` if a secret is not
+    set."""
     missing = [name for name in names if name not in environment]
     if missing:
         raise EnvironmentFailure(

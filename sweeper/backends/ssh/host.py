@@ -42,13 +42,13 @@ def _began(pid: int) -> str:
 
 
 def _boot() -> str:
-    """Return an id that is new after each start of the machine or container."""
+    """Return an id that changes with each start of the machine or container."""
     return _text("/proc/sys/kernel/random/boot_id").strip() + " " + _began(1)
 
 
 class Host:
-    """The workers of one sweep on this host. `folder` has the records of all sweeps. `sweep` is the
-    name of this sweep's folder in it."""
+    """The workers of one sweep on this host. `folder` has the records of all sweeps, in a subfolder
+    for each sweep. `sweep` is the name of this sweep's subfolder."""
 
     def __init__(self, folder: str, sweep: str) -> None:
         self.top = os.path.expanduser(folder)
@@ -58,8 +58,8 @@ class Host:
 
     def state(self, path: str) -> int | str | None:
         """Return the state of the worker that the file `path` records: `lost` if the machine was
-        restarted since, else the worker's pid if it lives, else `ended`. A damaged record counts
-        as `ended`. None if there is no record."""
+        restarted after the worker started, else the worker's pid if the worker is alive, else
+        `ended`. A damaged record counts as `ended`. Return None if there is no record."""
         try:
             record: dict[str, Any] | None = json.loads(_text(path) or "null")
             if record is None:
@@ -94,8 +94,8 @@ class Host:
         return count
 
     def start(self, jobs: list[dict[str, Any]], slots: int) -> list[str]:
-        """Start jobs while there are free slots. Return the tokens of the jobs that got no slot. A
-        lock ensures that two launchers together start no more jobs than there are slots."""
+        """Start jobs while slots are free, and return the tokens of the jobs that got no slot. Skip
+        jobs that already run. A lock prevents two launchers from using the same slot."""
         with open(os.path.join(self.top, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.makedirs(self.folder, mode=0o700, exist_ok=True)  # `forget` may have removed it
@@ -112,7 +112,7 @@ class Host:
             return rejected
 
     def spawn(self, job: dict[str, Any]) -> None:
-        """Start a worker. Raises `OSError` if its program or folder does not exist."""
+        """Start a worker. Raises `OSError` if the worker's folder or program cannot be used."""
         reading, writing = os.pipe()
         first = os.fork()
         if first == 0:
@@ -132,8 +132,8 @@ class Host:
             raise OSError(message)
 
     def become(self, job: dict[str, Any], failing: int) -> None:
-        """Turn this process into the worker, with its output in the log. If that fails, write
-        the reason to the file descriptor `failing`."""
+        """Execute the worker in this process, with its output in the log. On an error, write the
+        reason to the file descriptor `failing`."""
         path: str = job["cwd"]
         try:
             if job["makes"]:

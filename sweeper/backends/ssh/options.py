@@ -19,7 +19,7 @@ _EXPECTED = "a list of hosts: NAME, or {host: NAME, slots: 4, gpus: 2}"
 
 class Host(NamedTuple):
     """A machine. `slots` is the largest number of jobs that it runs at the same time. `gpus` is the
-    number of GPUs that runs may use (None: as many as the slots need)."""
+    number of GPUs that runs may use (None: enough GPUs for all slots)."""
 
     host: str
     slots: int = 1
@@ -27,8 +27,6 @@ class Host(NamedTuple):
 
 
 class _Hosts:
-    """Reader of a list of distinct hosts."""
-
     def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
         if not node.items:
             shown = kind(node) if node.items is None else "an empty list"

@@ -48,7 +48,7 @@ def open_backend(
 
 def ensure_view(server: TmuxServer, sweep: str, folder: str) -> str:
     """Ensure that a window of the sweep's session runs `sweeper watch`, and return the session's
-    id. The windows of jobs are opened later and come after this window."""
+    id."""
     command = self_command("watch", sweep, "--root", os.path.dirname(folder), "--until-ended")
     return server.ensure_window(sweep, folder, "sweep", command)
 
@@ -134,10 +134,8 @@ class TmuxBackend(Backend):
             self._server.source(lines)
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Write the sweep's status and the labels of its jobs (see `sweeper.backends.base.Backend`)
-        to options of the session and of its panes. tmux displays these options in the status line
-        and in the borders of panes. Also close panes of ended jobs if there are more than
-        `MOST_ENDED`."""
+        """Show the sweep's `status` in tmux's status line, and the labels `words` in the borders of
+        the jobs' panes. Also close surplus panes of ended jobs (more than `MOST_ENDED`)."""
         session = self._server.session(self._folder)
         if session is None:
             return
@@ -168,9 +166,9 @@ class TmuxBackend(Backend):
 
 
 def _closing(panes: Sequence[Pane], most: int) -> list[str]:
-    """Return the tmux commands that close panes of ended jobs, until at most `most` are left. Panes
-    of successful jobs are closed first, oldest first. The window that the session shows is skipped,
-    since a user may be reading it."""
+    """Return the tmux commands that close surplus panes of ended jobs (more than `most`). Panes of
+    successful jobs are closed first, and older panes before newer ones. Panes in the current window
+    stay open, since a user may be reading them."""
     over = [pane for pane in panes if pane.dead and _OVER.match(pane.word)]
     over.sort(key=lambda pane: (pane.word != State.SUCCEEDED.value, int(pane.id[1:])))
     surplus = over[: max(0, len(over) - most)]
@@ -195,9 +193,8 @@ def _program(job: JobSpec) -> str:
 
 
 def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> list[str]:
-    """Return the tmux commands that open a pane for each job in the windows of its group: first in
-    windows with room, then in new ones. All jobs of a group want the same number of panes per
-    window."""
+    """Return the tmux commands that open a pane for each job in a window of the job's group.
+    Windows with room are filled first, then new windows are opened."""
     lines: list[str] = []
     groups: dict[str, list[JobSpec]] = {}
     for job in jobs:
@@ -235,8 +232,8 @@ def panes_in(width: int, height: int, wanted: int = MOST_PANES) -> int:
 
 
 def _new_group(session: str, group_hash: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
-    """Return the commands for a window with a pane for each job. Until the window is complete, its
-    name is the first token, since tmux would misread a name with a dot or a colon in a command."""
+    """Return the tmux commands for a window with a pane for each job. The window's first name is a
+    token, since tmux commands would misread a dot or a colon in `name`."""
     target = f"{session}:={jobs[0].token}"
     lines = [
         _own_window(session, jobs[0], jobs[0].token),
@@ -250,9 +247,8 @@ def _new_group(session: str, group_hash: str, name: str, jobs: Sequence[JobSpec]
 
 
 def _split(target: str, job: JobSpec) -> list[str]:
-    """Return the command line for another pane of a window. The new pane becomes the active one,
-    so the next step gives the title to it. All steps are on one line, so that tmux skips the
-    rest if there is no room for the pane."""
+    """Return a line of tmux commands that adds a pane to the window `target`. If there is no room
+    for the pane, tmux skips the rest of the line."""
     window = argument(target)
     steps = [
         f"split-window -t {window} {_program(job)}",

@@ -55,11 +55,11 @@ def socket_name() -> str:
 
 
 class Pane(NamedTuple):
-    """A pane of a session. `id` and `window` are tmux's ids. `dead`: the pane's program has ended.
-    `group` is the group of jobs that the window shows, or empty. `window_title` is the window's
-    title if the window shows no jobs, else empty. `width` and `height` are the size of the window.
-    `current`: the session shows this window. `word` is the pane's label, or empty. `command` is the
-    end of the command that the pane was opened with."""
+    """A pane of a session. `id` and `window` are tmux's ids. `dead` is true after the pane's
+    program has ended. `group` is a hash of the name of the window's group of jobs, and
+    `window_title` the title of a window without jobs; both may be empty. `width` and `height` are
+    the size of the window. `current` is true if the session shows the window. `word` is the pane's
+    label, or empty. `command` has the last 32 characters of the pane's command."""
 
     id: str
     window: str
@@ -85,7 +85,7 @@ _PANE = "\t".join(
 
 
 class Refusal(Unreachable):
-    """tmux answered with an error."""
+    """An error that tmux reported."""
 
     def __init__(self, message: str) -> None:
         super().__init__(f"tmux: {message}")
@@ -116,7 +116,7 @@ class TmuxServer:
 
     def _answer(self, *arguments: str) -> tmux_cmd:
         """Call tmux in a thread, because libtmux waits without limit for a stopped server
-        (SIGSTOP). There is at most one such thread."""
+        (SIGSTOP). While a call is unanswered, no other call starts."""
         answer: list[tmux_cmd | Exception] = []
 
         def call() -> None:
@@ -183,9 +183,7 @@ class TmuxServer:
         return False
 
     def check(self) -> None:
-        """Raise `EnvironmentFailure` if there is no tmux, or its socket cannot be created. A
-        launcher that already runs does not call this: if the socket is lost, the launcher waits for
-        it."""
+        """Raise `EnvironmentFailure` if tmux is not installed or cannot create its socket."""
         try:
             self._listing("list-sessions")
         except Refusal as error:
@@ -210,8 +208,8 @@ class TmuxServer:
         return bool(path) and os.path.realpath(path[0]) == os.path.realpath(socket)
 
     def session(self, folder: str) -> str | None:
-        """Return the id of the session of the sweep at `folder`, or None. The session is found by
-        this path, or by another path of the same folder if the folder is mounted twice."""
+        """Return the id of the session of the sweep at `folder`; None if the sweep has no session.
+        If the folder is mounted at two paths, both find the session."""
         form = "#{session_id} #{@sweeper_folder} #{@sweeper_place}"
         name, place = _folder_hash(folder), _place(folder)
         other = None
@@ -232,9 +230,8 @@ class TmuxServer:
         environment: Mapping[str, str] = _NO_MORE,
     ) -> str:
         """Ensure that a window with this title runs `argv` in the session of `folder`. Create the
-        session if needed. Return the session's id. A window whose program has ended is restarted.
-        The program gets `environment` and the SWEEPER_HOME of this process. The server's own
-        SWEEPER_HOME may be different, since several homes may share one server."""
+        session if needed, and restart a window whose program has ended. Return the session's id.
+        The program gets `environment` and the SWEEPER_HOME of this process."""
         values = {"SWEEPER_HOME": home(), **environment}
         variables = (part for item in values.items() for part in ("-e", "=".join(item)))
         argv = (*variables, *argv)
@@ -320,7 +317,7 @@ class TmuxServer:
         return self._run("capture-pane", "-p", "-J", "-S", "-", "-t", pane)
 
     def _listing(self, *arguments: str) -> list[str]:
-        """Return the output of a listing; nothing if there is no server or no such session."""
+        """Return the lines of a tmux listing; [] if the server or the session does not exist."""
         try:
             return self._run(*arguments)
         except Refusal as error:
@@ -336,15 +333,13 @@ def _unreachable(error: Exception) -> Unreachable:
 
 
 def _folder_hash(folder: str) -> str:
-    """Return a hash of a folder, by which the folder's session is found. The path itself cannot be
-    used, because tmux shows only characters of its locale."""
+    """Return a hash of a path, since tmux cannot show every character that a path may contain."""
     return hashlib.sha256(folder.encode()).hexdigest()
 
 
 def _place(folder: str) -> str:
-    """Return a hash that is the same for every path to a folder; empty if the folder is not on this
-    machine. The hash includes the folder's name, since the inode of a removed folder may be reused
-    soon."""
+    """Return a hash of a folder's device, inode and name; "" if the folder is not on this
+    machine."""
     try:
         status = os.stat(folder)
     except OSError:
@@ -353,7 +348,7 @@ def _place(folder: str) -> str:
 
 
 def _whole(argument: str) -> str:
-    """Escape an argument on tmux's own command line, where a final `;` separates commands."""
+    """Escape a final `;`, which tmux would take for the end of a command."""
     return f"{argument[:-1]}\\;" if argument.endswith(";") else argument
 
 
@@ -363,7 +358,7 @@ def as_shown(title: str) -> str:
 
 
 def argument(text: str) -> str:
-    """Quote an argument for tmux's command parser. In single quotes only a newline is special:
-    after a backslash it continues the line, and the blanks that follow are dropped."""
+    """Quote an argument for tmux's command parser. Newlines are written as escapes in double
+    quotes."""
     lines = ["'" + line.replace("'", "'\\''") + "'" for line in text.split("\n")]
     return '"\\n"'.join(lines)
