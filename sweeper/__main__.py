@@ -16,8 +16,7 @@ _AT_EXIT = {"atexit", "threading"}
 
 def main() -> int:
     """Run the command line and return the exit code. `sweeper plan` first starts the interpreter
-    that checks the recipe, because this check takes longest, and imports other modules
-    meanwhile."""
+    that checks the recipe, and imports other modules while the interpreter starts."""
     gc.set_threshold(_GC_THRESHOLD)
     if sys.argv[1:2] != ["plan"]:
         return _run()
@@ -41,8 +40,8 @@ def _run() -> int:
 
 
 def _leave(code: int) -> None:
-    """Flush the output and end the process at once. A normal exit would first free every object,
-    which takes milliseconds. Return only if flushing fails: Python reports that error at exit."""
+    """Flush the output and end the process at once, without freeing every object. Return only if
+    flushing fails."""
     with suppress(OSError, ValueError):
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None: was closed at the start.
             stream.flush()

@@ -50,8 +50,8 @@ def _main(words: list[str]) -> int:
 
 
 def _failure_of(error: Exception) -> EnvironmentFailure | None:
-    """Return the error to report if the machine or the current folder caused an unexpected error;
-    None otherwise."""
+    """Return an `EnvironmentFailure` if the error occurred because the machine is full or the
+    current folder was removed; None for other errors."""
     from sweeper.common.full_machine import crowding
 
     if (lack := crowding(error)) is not None:

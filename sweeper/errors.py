@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 
 class SweeperError(Exception):
-    """The base class of all errors. `exit_code` is the exit code of a command that ends with the
-    error."""
+    """The base class of sweeper's errors. A command that fails with an error ends with the error's
+    `exit_code`."""
 
     exit_code = 1
 
@@ -68,7 +68,7 @@ class StoreError(EnvironmentFailure):
 
 
 class AlreadyExists(StoreError):
-    """An exclusive create failed because the file exists already."""
+    """The file to create exists already."""
 
 
 class Damaged(StoreError):
@@ -76,12 +76,12 @@ class Damaged(StoreError):
 
 
 class Unreachable(EnvironmentFailure):
-    """A backend did not answer. This never means that a job is gone."""
+    """A backend did not answer. Its jobs may still be running."""
 
 
 def is_silence(error: EnvironmentFailure) -> bool:
-    """Return whether the error means that a service did not answer. This is so only for
-    `Unreachable` itself: its subclasses are refusals."""
+    """Return whether the error means that a backend did not answer. Subclasses of `Unreachable`
+    mean that a backend refused a request."""
     return type(error) is Unreachable
 
 
@@ -94,11 +94,11 @@ class EngineError(EnvironmentFailure):
 
 
 class AnotherLauncher(EnvironmentFailure):
-    """Another launcher holds the sweep."""
+    """Another launcher is driving the sweep."""
 
     @classmethod
     def at_work(cls, sweep: str, root: str) -> "AnotherLauncher":
-        """Build the error that the second launcher gets."""
+        """Return the error for the second launcher of a sweep."""
         import shlex
 
         return cls(

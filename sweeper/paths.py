@@ -18,7 +18,7 @@ def current_folder() -> str:
 
 
 def is_utf8(path: str) -> bool:
-    """Return whether a path is valid UTF-8, as documents and arguments of tmux require."""
+    """Return whether a path is valid UTF-8. JSON documents and tmux require valid UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -27,8 +27,8 @@ def is_utf8(path: str) -> bool:
 
 
 def home(environ: Mapping[str, str] = os.environ) -> str:
-    """Return $SWEEPER_HOME, else $XDG_DATA_HOME/sweeper, else ~/.local/share/sweeper, as an
-    absolute path."""
+    """Return the absolute path of sweeper's home: $SWEEPER_HOME, else $XDG_DATA_HOME/sweeper, else
+    ~/.local/share/sweeper."""
     if chosen := environ.get("SWEEPER_HOME"):
         return os.path.abspath(os.path.expanduser(chosen))
     data = environ.get("XDG_DATA_HOME") or os.path.join("~", ".local", "share")
@@ -45,25 +45,25 @@ def cache(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def environments(root: str | None = None) -> str:
-    """Return the folder for the environment variables, including secrets, of launches whose sweeps
-    have not ended."""
+    """Return the folder that stores the environment variables of launches, including secrets, until
+    the launched sweeps end."""
     return os.path.join(root or home(), "environments")
 
 
 def built(root: str | None = None) -> str:
-    """Return the folder for Python environments that jobs built from requirements, and their
-    locks."""
+    """Return the folder for the Python environments that jobs build from requirements, and for
+    locks on these environments."""
     return os.path.join(root or home(), "built")
 
 
 def sources(root: str | None = None) -> str:
-    """Return the folder for copies of sweeper's source that jobs use, and their locks."""
+    """Return the folder for the copies of sweeper's source that jobs use, and for locks on the
+    copies."""
     return os.path.join(root or home(), "sources")
 
 
 def trials(root: str | None = None) -> str:
-    """Return the folder for records of trials of backends (`doctor --try`) that are not cleaned up
-    yet."""
+    """Return the folder with one file for each `doctor --try` test that is not cleaned up yet."""
     return os.path.join(root or home(), "trials")
 
 
@@ -78,8 +78,8 @@ def checkpoints(root: str | None = None) -> str:
 
 
 def spill(root: str | None = None) -> str:
-    """Return the folder for weights of samplers that are not in use. When the engine starts, it
-    deletes old files in this folder."""
+    """Return the folder for the weights of idle samplers. The engine empties this folder when it
+    starts."""
     return os.path.join(engine(root), "spill")
 
 
@@ -89,20 +89,20 @@ def models(root: str | None = None) -> str:
 
 
 def hub(root: str | None = None) -> str:
-    """Return the folder for tokenizers by model name, in the format of the Hugging Face Hub's
-    cache. Only the engine writes here."""
+    """Return the folder for tokenizers, in the format of the Hugging Face cache. Only the engine
+    writes to this folder."""
     return os.path.join(root or home(), "hub")
 
 
 def views(root: str | None = None) -> str:
-    """Return the folder for the hub caches that programs use: each combines `hub` with a user's own
-    cache."""
+    """Return the folder for caches of links. Each cache links to the repositories in `hub` and in a
+    user's own Hugging Face cache."""
     return os.path.join(root or home(), "hub-views")
 
 
 def stores(root: str | None = None) -> str:
-    """Return the folder for the sockets of the processes through which workers reach remote
-    stores."""
+    """Return the folder for the sockets of the local processes that access remote stores for
+    workers."""
     return os.path.join(root or home(), "stores")
 
 
@@ -113,8 +113,8 @@ def warm(root: str | None = None) -> str:
 
 
 def add_extra(extra: str, python: str | None = None) -> str:
-    """Return the shell command that installs sweeper with an extra, such as `mcp`, for the
-    interpreter `python` (None: this one)."""
+    """Return the shell command that installs sweeper with an extra, such as `mcp`. `python` is the
+    interpreter to install for (None: the current interpreter)."""
     import shlex
 
     checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -71,8 +71,8 @@ def display_width(text: str) -> int:
 
 
 def number(value: object) -> str:
-    """Format a value for a table. A float is rounded to four significant digits, unless it is a
-    whole number below a million. None becomes a dash."""
+    """Format a value for a table. Whole floats below a million are shown as integers, other floats
+    with four significant digits, and None as a dash."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -83,7 +83,7 @@ def number(value: object) -> str:
 
 
 def setting(value: object) -> str:
-    """Format the exact value of a setting, in the notation of a condition (`--where`)."""
+    """Format the exact value of a setting: strings unchanged, other values as JSON."""
     import json  # imported late, since most verbs print no settings
 
     return value if isinstance(value, str) else json.dumps(value)
@@ -96,8 +96,8 @@ def in_colour() -> bool:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Join the lines of `text` to one line, and cut it to at most `most` characters, between
-    words if possible."""
+    """Join the lines of `text`, and cut the result to at most `most` characters, between words if
+    possible."""
     line = " ".join(text.split())
     if len(line) <= most:
         return line
@@ -107,7 +107,8 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 def measurement(key: str, value: object) -> str:
-    """Format a recorded value. Seconds since 1970 under a key such as `ended_at` become a time."""
+    """Format a recorded value. Under a key such as `ended_at`, seconds since 1970 become a UTC
+    time."""
     if key.endswith("_at") and isinstance(value, int | float) and 1e9 <= value < 1e11:
         from datetime import UTC, datetime
 
@@ -165,6 +166,5 @@ def complain(error: SweeperError) -> int:
 
 
 def _print_error(text: str) -> None:
-    """Print on standard error. If that fails, the command continues."""
     with suppress(OSError):
         print(f"sweeper: {text}", file=sys.stderr)

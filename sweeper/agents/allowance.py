@@ -20,7 +20,7 @@ _FOLDER = ".agents"
 
 
 class Limits(NamedTuple):
-    """Limits on all launches of agents together. None means no limit. `hours` is the sum over
+    """The limits on all launches of agents together (None: no limit). `hours` is the total time of
     all runs."""
 
     runs: float | None = None
@@ -44,19 +44,19 @@ class Used(NamedTuple):
     hours: float = 0.0
 
     def left(self, limits: Limits) -> dict[str, float]:
-        """Return what is left of each limit that is set."""
+        """Return the unused part of each limit. Limits that are None are left out."""
         pairs = zip(LIMITS, limits, self, strict=True)
         return {name: max(0, most - now) for name, most, now in pairs if most is not None}
 
 
 class Entry(NamedTuple):
-    """A recorded launch of a sweep: the runs that the launch adds to the used allowance, and the
-    budget of the whole sweep. `runs` has the ids of new runs, and invented ids for retries and for
-    runs that a stage or a race will add.
+    """A recorded launch of a sweep. `runs` has the ids that count against the allowance: the ids of
+    new runs, and invented ids for retries and for runs that a stage or a race will add. `budget` is
+    the budget of the whole sweep.
 
-    `life` distinguishes the sweep from removed sweeps of the same name: it is the sweep's identity
-    or, until the identity is recorded, the `path` of this entry ("" in entries of older versions).
-    `agent` is the name that `sweeper agent start` gave the agent ("" for other agents).
+    `life` is the sweep's identity or, until the identity is recorded, the `path` of this entry (""
+    in entries of older versions). `agent` is the name that `sweeper agent start` gave the agent (""
+    for other agents).
     """
 
     path: str
@@ -76,7 +76,8 @@ class _Record(NamedTuple):
 
 
 def read_limits(text: str | None) -> Limits:
-    """Parse the value of `--budget`, such as `runs=50,usd=20`. Raises `UsageError`."""
+    """Parse the value of `--budget`, such as `runs=50,usd=20` (None: no value). Raises
+    `UsageError`."""
     limits: dict[str, float] = {}
     for part in filter(None, (text or "").split(",")):
         name, _, value = part.partition("=")
@@ -126,8 +127,8 @@ def retract(store: Store, entry: Entry) -> None:
 
 
 def entries(store: Store) -> list[Entry]:
-    """Return all recorded launches, oldest first. Raises `StoreError`, also for a damaged entry,
-    because it is then unknown how much of the allowance is left."""
+    """Return all recorded launches, oldest first. Raises `StoreError` if an entry is damaged or
+    cannot be read."""
     recorded: list[Entry] = []
     for path in sorted(store.names(_FOLDER)):
 
@@ -144,9 +145,9 @@ def entries(store: Store) -> list[Entry]:
 
 
 def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]:
-    """Return the entries of `recorded` that launched the existing sweep with this name. Launches
-    of removed sweeps with the same name are left out. The list is empty if no sweep has this
-    name. Raises `StoreError`."""
+    """Return the entries in `recorded` that belong to the existing sweep, without entries of
+    removed sweeps of the same name. Return an empty list if the sweep does not exist. Raises
+    `StoreError`."""
     folder = SweepFolder(store, sweep)
     if not store.exists(folder.plan):
         return []
@@ -185,8 +186,8 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
 
 
 def _spent(folder: SweepFolder) -> tuple[dict[str, float | None], bool]:
-    """Return the tokens, dollars (None if a price is unknown) and hours that a sweep has used,
-    and whether the sweep is finished."""
+    """Return the tokens, dollars and hours that a sweep has used, and whether the sweep is
+    finished. The dollars are None if a price is unknown."""
     from sweeper.money import prices
     from sweeper.money.costs import spent, together
     from sweeper.results.status import read_status

@@ -26,15 +26,16 @@ NOTICE = (
 
 
 class Page(NamedTuple, Generic[T]):
-    """A page of a list of `total` items. `next` is the number of the next page, or None."""
+    """A page of a list with `total` items. `next` is the number of the next page, or None on the
+    last page."""
 
     items: list[T]
     total: int
     next: int | None
 
     def under(self, name: str, shown: Sequence[object] | None = None) -> dict[str, object]:
-        """Return the page as an answer with its items under the key `name`. If `shown` is given,
-        it replaces the items."""
+        """Return the page as a dictionary, with the items under the key `name`. If `shown` is
+        given, `shown` replaces the items."""
         items = self.items if shown is None else shown
         return {name: items, "total": self.total, "next_page": self.next}
 
@@ -62,8 +63,8 @@ class Ours(str):
 
 
 class Marker:
-    """Encloses untrusted text in tags. The tag's name is random, so the text cannot contain the
-    closing tag. The enclosed texts of an answer are cut so that they have at most about `_WHOLE`
+    """A marker of the untrusted texts in one answer. The marker encloses each text in tags with a
+    random name, so that no text can contain the closing tag. The texts are cut to about `_WHOLE`
     characters in total."""
 
     def __init__(self) -> None:

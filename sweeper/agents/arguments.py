@@ -45,8 +45,8 @@ Amount = Annotated[
 
 
 class Arguments(ArgModelBase):
-    """The base class for the arguments of a tool with many arguments. The agent passes separate
-    arguments, and the tool's function gets them as one object, `request`."""
+    """The base class for the arguments of a tool with many arguments. The tool's function gets all
+    arguments as one object, `request`."""
 
     def model_dump_one_level(self) -> dict[str, object]:
         """Return the keyword arguments for the tool's function."""

@@ -26,8 +26,8 @@ class Recorded(NamedTuple):
 
 
 def find_grid(folder: str, name: str) -> str:
-    """Return the absolute path of the grid `name`, a path relative to the folder. Raises
-    `UsageError` if the grid is missing or outside the folder, or extends a file outside the
+    """Return the absolute path of a grid. `name` is the path relative to `folder`. Raises
+    `UsageError` if the grid is missing or outside the folder, or if it extends a file outside the
     folder."""
     at = path = find_below(folder, name, _ENDINGS, "grid")
     top = os.path.realpath(folder)
@@ -42,9 +42,9 @@ def find_grid(folder: str, name: str) -> str:
 
 
 def find_below(folder: str, name: str, endings: tuple[str, ...], noun: str) -> str:
-    """Return the absolute path of the file `name`, a path relative to the folder. `endings` are
-    the allowed endings, and messages call the file `noun`. Raises `UsageError` if the file is
-    missing or outside the folder."""
+    """Return the absolute path of a file. `name` is the path relative to `folder`, and messages use
+    the word `noun` for the file. Raises `UsageError` if the file is missing, is outside the folder,
+    or has none of the `endings`."""
     top = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
     if not path.startswith(top + os.sep) or "\0" in name:
@@ -64,7 +64,8 @@ def _extends(path: str) -> str | None:
 
 
 def grid_names(folder: str) -> list[str]:
-    """Return the relative paths of all grids below the folder."""
+    """Return the relative paths of at most 500 grids below the folder. Hidden folders and folders
+    called `sweeps` are skipped."""
     return names_below(folder, _ENDINGS)
 
 
@@ -92,8 +93,9 @@ def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
 
 
 def recorded_elsewhere(store: Store, plan: Plan) -> dict[str, Recorded]:
-    """Return the plan's runs that have already succeeded in another sweep, as {id: entry}. Equal
-    ids mean the same recipe, values and seed. Runs that continue other runs are not looked up."""
+    """Return the runs of the plan that have succeeded in another sweep, by id. Two runs have the
+    same id if their recipes, values and seeds are equal. Runs that continue other runs are left
+    out."""
     wanted = {run.id: run for run in plan.runs if not run.parents}
     recorded: dict[str, Recorded] = {}
     for sweep in find_sweeps(store):

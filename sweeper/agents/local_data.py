@@ -19,16 +19,16 @@ _EXAMINED = 1000
 
 
 def search_local(folder: str, text: str) -> list[dict[str, object]]:
-    """Return the data files whose path contains `text` in upper or lower case, with their sizes in
-    bytes."""
+    """Return the name and the size in bytes of each data file whose path contains `text`. Case is
+    ignored."""
     names = [name for name in names_below(folder, ENDINGS) if text.lower() in name.lower()]
     paths = {name: os.path.join(folder, name) for name in names}
     return [{"name": n, "bytes": os.path.getsize(p)} for n, p in paths.items() if os.path.isfile(p)]
 
 
 def features(folder: str, name: str) -> dict[str, object]:
-    """Return how often each type occurs under each key in a file's first rows, and the number of
-    all rows. Raises `UsageError`."""
+    """Return the number of rows of a file. Return also, for each key, how often each type of value
+    occurs in the first `_EXAMINED` rows. Raises `UsageError`."""
     types: dict[str, Counter[str]] = {}
     total = 0
     for total, row in enumerate(_rows(folder, name), 1):

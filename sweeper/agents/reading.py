@@ -24,8 +24,8 @@ def check_claim(
     registry: Registry, better: str, worse: str, metric: str | None
 ) -> dict[str, object]:
     """Check the claim that the cell `better` (sweep/cell) beats the cell `worse`. The answer has
-    `holds` (None if the runs do not decide the claim), the reason `because`, and the figures.
-    Raises `NotFound`, `UsageError`."""
+    `holds` (None if the runs do not decide the claim), the reason `because`, and the values that
+    were compared. Raises `NotFound`, `UsageError`."""
     from sweeper import analysis
 
     if "/" not in better or "/" not in worse:

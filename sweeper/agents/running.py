@@ -231,6 +231,6 @@ def _mark_of(sweep: Sweep) -> str:
 
 
 def _forget(task: "asyncio.Task[object]") -> None:
-    """Ignore the result of a `cancel` that ends after the tool has answered."""
+    """Ignore an error of a `cancel` call that ends after the tool has answered."""
     with contextlib.suppress(BaseException):
         task.exception()

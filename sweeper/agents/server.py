@@ -69,9 +69,9 @@ def make_server(workspace: Workspace) -> "MCPServer[object]":
 
 
 def _tool(function: Callable[..., object]) -> Tool:
-    """Return a tool that calls `function` and prepares its result with `answered`. Errors become
-    answers. Unknown arguments are refused. If the function has a parameter `request`, the fields
-    of its type become the tool's arguments."""
+    """Return a tool that calls `function` and prepares its result with `answered`. The tool refuses
+    unknown arguments. If the function has a parameter `request`, the fields of the parameter's type
+    become the tool's arguments."""
     name = function.__name__
     tool = Tool.from_function(
         _guarded(function),
@@ -204,8 +204,8 @@ def serve_stdio(workspace: Workspace) -> None:
 
 
 def serve_http(workspace: Workspace, port: int, token: str, ready: Callable[[int], None]) -> None:
-    """Serve clients on the loopback interface, if they send the token. `ready` is called with
-    the port once the server listens. Raises `EnvironmentFailure` if the port is in use."""
+    """Serve clients on this machine that send the token. `ready` is called with the port when the
+    server listens. Raises `EnvironmentFailure` if the port is in use."""
     import uvicorn
 
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

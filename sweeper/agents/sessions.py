@@ -69,9 +69,9 @@ class Grading(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """The definition of a session. The session trains on `problems` (prompts and answers), on
-    `data` (a file below the grids folder), or on the task that is named in `settings` (the settings
-    of the recipe)."""
+    """The definition of a session. `settings` are the settings of the recipe. The session trains on
+    `problems` (prompts and answers), on `data` (a file below the grids folder), or on the task in
+    `settings`."""
 
     kind: Kind
     name: str
@@ -85,8 +85,8 @@ class Spec(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A session: its run, its kind, and the folder of its orders and answers as a path relative to
-    the root."""
+    """A session: a run that executes an agent's orders, for example to train or to sample. `folder`
+    is the path of the orders and answers, relative to the root."""
 
     run: SweepRun
     kind: Kind
@@ -105,8 +105,8 @@ class Sessions:
         self._workspace, self._store = workspace, workspace.store
 
     def open(self, spec: Spec, limits: Mapping[str, float]) -> Session:
-        """Start a session within the allowance, or return the existing session with this name
-        and seed. A session that was stopped because its budget was used up continues with the
+        """Start a session within the allowance, or return the existing session with this name and
+        seed. A session that is held, for example because its budget is used up, continues with the
         additional amounts in `limits`. Raises `UsageError`, and the errors of `launch`."""
         if _NAME.fullmatch(spec.name) is None:
             raise UsageError(f"{spec.name!r} is not a valid name: use a-z, digits, '.', '_', '-'")
@@ -138,7 +138,7 @@ class Sessions:
         self._workspace.launch(GridPreview(survey(plan, self._store), {}), limits)
 
     def left(self) -> dict[str, float]:
-        """Return what is left of the allowance."""
+        """Return the unused part of each limit of the allowance."""
         return self._workspace.left()
 
     def _recorded(self, sweep: str) -> Plan | None:
@@ -150,8 +150,8 @@ class Sessions:
         return plan
 
     def _settings(self, spec: Spec, created: list[str]) -> dict[str, object]:
-        """Return the recipe's settings. Problems and the grader are written to files below the
-        root. The paths of new files are added to `created`."""
+        """Return the recipe's settings. Write the problems and the grader to files, and add the
+        paths of new files to `created`."""
         for key in spec.settings:
             if key in _RESERVED:
                 raise UsageError(f"settings: {key} cannot be set: {_RESERVED[key]}")
@@ -180,9 +180,9 @@ class Sessions:
         return self._store.local_path(path) or path
 
     def address(self, checkpoint: str, session_run: RecordedRun | None = None) -> str:
-        """Return the address of weights. `checkpoint` is an address (`tinker://...`), the name
-        of a checkpoint of `session_run`, or a run (sweep/run), which stands for the run's last
-        checkpoint. Raises `NotFound`, `UsageError`."""
+        """Return the address of a checkpoint. `checkpoint` is an address (`tinker://...`), the name
+        of a checkpoint of `session_run`, or a run (sweep/run). For a run, return the address of the
+        run's last checkpoint. Raises `NotFound`, `UsageError`."""
         if checkpoint.startswith("tinker://"):
             return checkpoint
         if session_run is not None and "/" not in checkpoint:
@@ -234,21 +234,20 @@ class Sessions:
         return now
 
     def _held_reason(self, session: Session) -> str | None:
-        """Return the reason why the last launcher starts no more runs (`held`). Return None if
-        the session has ended, if a launcher is running, or if there is no such reason."""
+        """Return why the session's sweep is held. Return None if the sweep is not held, if a
+        launcher is running, or if the session has ended."""
         if session.run.is_finished:
             return None
         status = read_status(Sweep(session.run.sweep_folder))
         return None if status.launcher else status.held
 
     def last(self, session: Session) -> int:
-        """Return the number of the last order; 0 if there is none."""
+        """Return the number of the session's last order; 0 if the session has no orders."""
         names = self._store.names(f"{session.folder}/orders")
         return max((int(name.rpartition("/")[2][:6]) for name in names), default=0)
 
     def order(self, session: Session, order: Mapping[str, object]) -> int | None:
-        """Create an order and return its number. Return None if the last order has no answer
-        yet."""
+        """Create an order and return its number. Return None if another order has no answer yet."""
         last = self.last(session)
         if last and self.answer(session, last) is None:
             return None
@@ -282,8 +281,8 @@ def _document(progress: Mapping[str, object]) -> dict[str, object]:
 
 
 def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) -> Plan:
-    """Plan the session's sweep, including the seeds of the recorded plan `before`. Raises
-    `UsageError` if the sweep exists with other settings, and `GridError` for invalid settings."""
+    """Plan the sweep for the seeds of `spec` and of the recorded plan `before`. Raises `UsageError`
+    if the sweep exists with other settings, and `GridError` for invalid settings."""
     from sweeper.planner.plan import plan
 
     seeds = {run.seed for run in before.runs if run.seed is not None} if before else set[int]()
@@ -305,8 +304,7 @@ def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) ->
 
 def _try_out(grading: Grading) -> None:
     """Call a grader on its examples, in isolation. Raises `UsageError` if all examples expect the
-    same score, if the grader fails or takes too long, or if it returns another score than an
-    example expects."""
+    same score, or if the grader fails, takes too long or returns an unexpected score."""
     scores = {score for *_, score in grading.examples}
     if len(scores) < 2:
         raise UsageError(

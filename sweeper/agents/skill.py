@@ -29,9 +29,9 @@ def skill_text(name: str = NAME) -> str:
 
 
 def install(name: str, place: str, *, force: bool = False) -> tuple[str, bool]:
-    """Write a skill into `place`, the folder where agents look for skills. Return the path of the
-    file, and whether it was written (False: the file was there already). Raises `UsageError`, also
-    if the file exists with other content and `force` is not set."""
+    """Write a skill into `place`, a folder where agents look for skills. Return the path of the
+    file, and whether the file was written. Without `force`, an existing file is kept. Raises
+    `UsageError` if the kept file has other content, or if writing fails."""
     text = skill_text(name)
     folder = os.path.join(place, name)
     path = os.path.join(folder, "SKILL.md")
@@ -49,8 +49,7 @@ def install(name: str, place: str, *, force: bool = False) -> tuple[str, bool]:
 
 
 def agents_text() -> str:
-    """Return the repository's AGENTS.md, which tells agents how to work with sweeper or on its
-    code. In this package, AGENTS.md is a link (in the repository) or a copy (in a wheel)."""
+    """Return the text of AGENTS.md, the instructions for agents that use or change sweeper."""
     return _text("AGENTS.md")
 
 

@@ -345,9 +345,9 @@ class Training:
         busy_seconds: float,
         only: Kind | None = None,
     ) -> dict[str, object]:
-        """Wait at most `busy_seconds` until no other order is being executed. Then create the
-        order, and wait at most `seconds` for its result. Raises `UsageError` if another order is
-        still being executed, or if the session is not of the kind `only`."""
+        """Execute an order and return its result. Wait at most `busy_seconds` for the previous
+        order to end, and at most `seconds` for the result. Raises `UsageError` if the previous
+        order does not end in time, or if the session's kind is not `only` (None: any kind)."""
         live = await asyncio.to_thread(self._sessions.find, session)
         if only is not None and live.kind != only:
             raise UsageError(f"{live.name} is a session of {live.kind}: use train_{live.kind}_step")
@@ -373,8 +373,8 @@ class Training:
     async def _answer(
         self, ctx: Client, live: Session, number: int, order: Mapping[str, object], seconds: float
     ) -> dict[str, object]:
-        """Wait at most `seconds` for the answer to an order. Meanwhile, report progress to the
-        client. Without an answer, return `done: False` and the progress. Raises `UsageError` if the
+        """Wait at most `seconds` for the answer to an order, and report progress to the client. If
+        there is no answer yet, return `done: False` and the progress. Raises `UsageError` if the
         order failed."""
         sessions = self._sessions
         deadline = time.monotonic() + seconds

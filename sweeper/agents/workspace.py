@@ -27,9 +27,8 @@ agent."""
 
 
 class GridPreview(NamedTuple):
-    """A grid, compared with what has already run. `reused` has the runs that have succeeded in
-    other sweeps ({id: entry}). `launch` is the preview of a launch of the runs that are not in
-    `reused`."""
+    """A preview of the launch of a grid. `reused` has the runs, by id, that have succeeded in other
+    sweeps. `launch` is the preview of a launch of all other runs."""
 
     launch: LaunchPreview
     reused: Mapping[str, Recorded]
@@ -57,7 +56,7 @@ class Workspace:
         return Registry(self.root, snapshot=True)
 
     def left(self) -> dict[str, float]:
-        """Return what is left of the allowance."""
+        """Return the unused part of each limit of the allowance."""
         return allowance.used(self.store, allowance.entries(self.store)).left(self.limits)
 
     def require_ours(self, sweep: str) -> None:
@@ -70,9 +69,9 @@ class Workspace:
             )
 
     def preview(self, grid: str, overrides: Sequence[str], *, again: bool) -> GridPreview:
-        """Plan a grid. Runs that have succeeded in other sweeps, and that this sweep does not have
-        yet, are left out. These runs are included if `again` is set, if the grid has stages, or if
-        the grid is a race. Raises `UsageError`."""
+        """Plan a grid and preview its launch. Runs that have succeeded in another sweep and are new
+        in this sweep are left out. If `again` is set, or if the grid has stages or is a race, all
+        runs are included. Raises `UsageError`."""
         planned = planned_for(self.grids, grid, overrides)
         reused: dict[str, Recorded] = {}
         if not again and not planned.stages and planned.race is None:
@@ -147,8 +146,8 @@ class Workspace:
         return retry_runs(sweep, runs)
 
     def _life(self, sweep: str, launches: Sequence[allowance.Entry]) -> str | None:
-        """Return the identity of the sweep, and record it in those entries of `launches` that have
-        another `life`. Return None if `launches` is empty: no agent has launched the sweep."""
+        """Return the sweep's identity, and record it as the `life` of all `launches`. Return None
+        if `launches` is empty, because no agent has launched the sweep."""
         if not launches:
             return None
         life = SweepFolder(self.store, sweep).ensure_identity()
@@ -158,8 +157,8 @@ class Workspace:
         return life
 
     def retry(self, sweep: str, runs: Sequence[str]) -> list[Requested]:
-        """Start failed runs again. Each counts as one more run. Raises `UsageError` if they
-        exceed the allowance, and the errors of `retry`."""
+        """Start failed runs again. Each retried run counts as one more run of the allowance. Raises
+        `UsageError` if the allowance is too small, and the errors of `retry`."""
         from sweeper.launcher.control import to_retry
 
         self.require_ours(sweep)
@@ -189,8 +188,8 @@ class Workspace:
                 raise
 
     def _require_room(self, sweep: str, left: Mapping[str, float]) -> None:
-        """Raise `UsageError` if resuming a finished sweep could use more than `left`, the
-        amounts that are left of the allowance."""
+        """Raise `UsageError` if more is left of the sweep's own budget than of the allowance
+        (`left`)."""
         recorded = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
         now = allowance.used(self.store, recorded)._asdict()
         for name in left.keys() - {"runs"}:
@@ -204,11 +203,10 @@ class Workspace:
     def _caps(
         self, preview: GridPreview, limits: Mapping[str, float], left: Mapping[str, float], new: int
     ) -> dict[str, float]:
-        """Return the launch's limits on tokens, dollars and hours, from `limits` (as requested) or
-        else from `left` (what is left of the allowance; 0 for a launch without new runs). `new` is
-        the number of new runs. Raises `UsageError` if the launch exceeds `left`, if it is expected
-        to exceed its own limits, or if it executes commands although the allowance limits tokens or
-        dollars."""
+        """Return the limits on the launch's tokens, dollars and hours: the requested `limits`, and
+        for each other limit of the allowance the amount in `left` (0 if no run is new). `new` is
+        the number of new runs. Raises `UsageError` if the launch may exceed a limit, or if it
+        executes commands although the allowance limits tokens or dollars."""
         if new > left.get("runs", new):
             raise UsageError(
                 f"{plural(new, 'more run')} would exceed what is left of the budget: "
@@ -249,8 +247,8 @@ class Workspace:
     def _budget(
         self, plan: Plan, caps: Mapping[str, float], launches: Sequence[allowance.Entry]
     ) -> dict[str, float]:
-        """Return the budget of the whole sweep: what earlier launches have used or may still
-        use, plus `caps`, but at most the grid's own budget."""
+        """Return the budget of the whole sweep: the amounts that earlier launches have used or may
+        still use, plus `caps`. The grid's own budget is an upper limit."""
         spent = allowance.used(self.store, launches)._asdict()
         of_grid = {} if plan.budget is None else plan.budget.document()
         total = {name: float(spent[name]) + cap for name, cap in caps.items()}
@@ -260,7 +258,7 @@ class Workspace:
         return total
 
     def _recheck(self) -> None:
-        """Raise `UsageError` if a concurrent launch has used up the allowance in the meantime."""
+        """Raise `UsageError` if this and concurrent launches together exceed the allowance."""
         used = allowance.used(self.store, allowance.entries(self.store))
         for name, most in self.limits._asdict().items():
             if most is not None and getattr(used, name) > most * (1 + 1e-9):
@@ -277,5 +275,5 @@ class Workspace:
 
 
 def _listed(left: Mapping[str, float]) -> str:
-    """Format what is left of the allowance, as `runs 3, tokens 1000`."""
+    """Format the rest of the allowance, for example as `runs 3, tokens 1000`."""
     return ", ".join(f"{name} {amount:g}" for name, amount in left.items())

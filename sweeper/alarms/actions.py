@@ -56,7 +56,7 @@ class Watched(NamedTuple):
 
 
 class AlarmActions:
-    """Executes the actions of a plan's `on_alarm`. `tell` is called with a line about each
+    """The executor of the actions in a plan's `on_alarm`. `tell` is called with a line about each
     failure."""
 
     def __init__(
@@ -81,7 +81,7 @@ class AlarmActions:
         self._commands: list[_Command] = []
 
     def wanted(self, rule: str) -> tuple[str, ...]:
-        """Return the actions that an alarm of a rule triggers."""
+        """Return the actions that an alarm of this rule triggers; empty if there are none."""
         if self._rules is not None and rule not in self._rules:
             return ()
         actions = [] if self._stop is None else [f"stop {self._stop}"]
@@ -93,7 +93,7 @@ class AlarmActions:
             self._due.append(alarm)
 
     def recover(self, alarms: Sequence[Alarm]) -> None:
-        """Queue the actions of alarms for which no launcher has recorded the actions yet."""
+        """Queue the actions of earlier alarms. Skip alarms whose actions are already recorded."""
         # Make the list first: if the store fails, nothing is queued, and the caller tries again.
         self._due.extend(
             [
@@ -132,8 +132,8 @@ class AlarmActions:
             self.check()
 
     def _stop_runs(self, alarm: Alarm) -> bool:
-        """Request to stop the next few runs, if the alarm's actions stop runs. Return whether the
-        stop of all of them has been requested."""
+        """Request to stop some of the runs that the alarm stops. Return whether no run is left to
+        stop."""
         if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
             return True
         if self._stopping is None:
@@ -150,8 +150,8 @@ class AlarmActions:
         return False
 
     def _cancel(self, run: str, alarm: Alarm) -> None:
-        """Request to stop a run, as `sweeper cancel` does. Skip the alarm's own run if it has
-        already begun another attempt."""
+        """Request to stop a run, as `sweeper cancel` does. Do nothing if the alarm's own run has
+        begun another attempt."""
         view = self._run_table.views.get(run)
         if view is None or (run in self._run_table.retired and view.state.state not in OPEN):
             return
@@ -161,8 +161,8 @@ class AlarmActions:
         request_cancel(self._folder, run, happened, self._run_table.retries(run), _who(alarm))
 
     def _record(self, alarm: Alarm) -> None:
-        """Record the actions of an alarm, and start the command. If another launcher has already
-        recorded these actions, do nothing."""
+        """Record the actions of an alarm, and start the command if one of the actions is a command.
+        Do nothing if another launcher has already recorded these actions."""
         argv = self._argv(alarm) if "run" in alarm.actions else None
         is_lost = "run" in alarm.actions and argv is None
         document = self._document(
@@ -221,9 +221,8 @@ class AlarmActions:
         self._commands.append(_Command(alarm, argv, process, output, self._clock()))
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment in which the sweep was launched, since this process may have
-        inherited the environment of a tmux server. If the environment of the launch cannot be read,
-        return this process's environment."""
+        """Return the environment in which the sweep was launched. If that environment cannot be
+        read, return this process's environment, which may come from a tmux server."""
         try:
             return read_environment(self._env_file)
         except SweeperError:
@@ -281,8 +280,8 @@ def _who(alarm: Alarm) -> str:
 
 
 def _tail(output: IO[bytes]) -> bytes:
-    """Return the last complete lines of a file. A cut first line could begin inside a secret,
-    and masking would then miss the secret."""
+    """Return the end of a file without a partial first line, because part of a secret would not be
+    masked."""
     start = max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES)
     output.seek(start)
     data = output.read()

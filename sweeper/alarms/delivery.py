@@ -43,8 +43,8 @@ class Undelivered(Exception):
 
 
 class Letter(NamedTuple):
-    """A message to send. `identity` is unique. `lines` is the text; the first line is the
-    subject. `verdict` is the line with the sweep's verdict, if there is one."""
+    """A message to send. `identity` is unique. `lines` is the text; the first line is the subject.
+    `verdict` is the line with the sweep's verdict (None: no verdict)."""
 
     identity: str
     sweep: str
@@ -64,7 +64,7 @@ def send(
     way: str, letter: Letter, notify: Notify, environment: Mapping[str, str], cwd: str | None = None
 ) -> None:
     """Send a letter by `way`: "command", "webhook", "slack" or "email". `environment` has the
-    variables that `notify` names. Raises `Undelivered`."""
+    variables to which `notify` refers. Raises `Undelivered`."""
     ways: Mapping[str, Callable[[], None]] = {
         "command": lambda: _by_command(letter, notify.command or (), environment, cwd),
         "webhook": lambda: _by_webhook(letter, _value(notify.webhook, environment)),
@@ -136,9 +136,8 @@ def _by_command(
 
 
 def _within(seconds: float, action: Callable[[], None]) -> None:
-    """Call `action`, and raise `Undelivered` if it takes longer than `seconds`. A socket's
-    timeout is not enough: it applies to each read, so a server could delay the end forever by
-    sending a byte now and then."""
+    """Call `action`, and raise `Undelivered` if it takes longer than `seconds`. A socket's timeout
+    is not enough, because the timeout applies to each read and not to the whole answer."""
     errors: list[BaseException] = []
 
     def act() -> None:
@@ -243,7 +242,7 @@ class Delivery(NamedTuple):
 
 class Sender(NamedTuple):
     """A sweep and the settings for sending its messages. `verdict` returns the line with the
-    sweep's verdict. `cwd` is the folder in which commands run."""
+    sweep's verdict, or None. `cwd` is the folder in which commands run."""
 
     folder: SweepFolder
     notify: Notify
@@ -282,8 +281,8 @@ _Unsent = tuple[Delivery, str, str]
 
 
 def _is_due(letter: _Unsent) -> bool:
-    """Return whether a message must be sent: it was never sent, or its delivery failed. An
-    interrupted try is not repeated, because the message may have arrived."""
+    """Return whether a message must be sent: it was never sent, or its last delivery failed. A
+    delivery without a known result is not repeated, because the message may have arrived."""
     delivery = letter[0]
     return delivery.delivered is False or (delivery.delivered is None and not delivery.tries)
 
@@ -316,7 +315,7 @@ def _letter(sender: Sender, identity: str, message: Message, verdict: str | None
 
 
 def _try(sender: Sender, letter: Letter, way: str, number: int) -> None:
-    """Send a letter, unless another process is sending it."""
+    """Send a letter. Do nothing if another process is sending the letter."""
     key = letter.identity.partition(".")[2]
     with changing(sender.folder):
         if not messages.begin(sender.folder, key, way, number):

@@ -69,9 +69,9 @@ _WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
 
 
 def role_of(role: str, keys: Iterable[str]) -> str | None:
-    """Return the key that most likely has the role `role`: one of the role's usual keys, or else a
-    key that matches the role's pattern. Keys of evaluations, of settings (`kl_coef`) and of negated
-    values (`neg_reward`) do not match. None if there is no such key."""
+    """Return the key with the role `role`: the likeliest of the role's usual keys, or else the
+    shortest key that matches the role's pattern. The pattern does not apply to keys of evaluations,
+    settings (`kl_coef`) and negated values (`neg_reward`). Return None if no key has the role."""
     present = list(keys)
     for key in ROLES[role][0]:
         if key in present:
@@ -96,8 +96,8 @@ _MOST_KEYS = 10_000
 
 
 class Evidence(NamedTuple):
-    """The evidence of a rule: `key` had `value` at `step`, and `bound` is the threshold.
-    `message` describes the problem."""
+    """The evidence of a rule: `key` had the value `value` at `step`, and the threshold is `bound`.
+    A field is None if it does not apply. `message` describes the problem."""
 
     key: str | None
     step: float | None
@@ -107,27 +107,26 @@ class Evidence(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The cause of an attempt's failure. `reason` is the reason in its outcome. `line` is the
-    detail in its outcome, or else the last line that the attempt printed."""
+    """The cause of an attempt's failure. `reason` is the reason in the attempt's outcome. `line` is
+    the detail in the outcome, or else the last line that the attempt printed."""
 
     reason: str | None
     line: str
 
 
 class Vitals(NamedTuple):
-    """The state of an attempt at a check. Times are in seconds by the launcher's clock; None means
-    unknown.
+    """The state of an attempt at one check. Times are in seconds, and None means unknown.
 
-    `quiet` is the time since the last step or pause, less an allowance for late metrics and for the
-    end of training. `longest` is the duration of the longest of the last steps. `to_first_step` is
-    the time that an attempt may need until its first step: this attempt's own time if it has made a
-    step, else the longest time of all attempts of the sweep. `is_command`: the recipe is a command
-    without a step yet, and may never record one. `lacks_folder`: neither the command nor its
-    environment contains `{log_path}`. `paused` says why the service has paused the attempt,
-    `paused_s` for how long. `beat_quiet` is the time since the last heartbeat, `lease` the time
-    after which a worker counts as lost. `disk_free`, `memory_free` and `memory_total` are the bytes
-    of the worker's machine, `host`. `failed` is set only after a failure, and `metric` (the grid's
-    metric) only after a success.
+    `quiet`: the time since the last step or pause, reduced by the time that late metrics and final
+    evaluations may take. `longest`: the duration of the longest recent step. `to_first_step`: the
+    time that this attempt needed for its first step; before this step, the longest such time of any
+    attempt. `is_command`: all recipes are commands, and this attempt has recorded no step.
+    `lacks_folder`: all recipes are commands without `{log_path}`. `paused`: why and since when the
+    service has paused the attempt. `paused_s`: the duration of this pause. `beat_quiet`: the time
+    since the last heartbeat. `lease`: the time without a heartbeat after which a worker counts as
+    lost. `disk_free`, `memory_free` and `memory_total`: bytes on the worker's machine, `host`.
+    `failed`: the cause of a failure, set only after a failure. `metric`: the grid's metric, set
+    only after a success.
     """
 
     quiet: float = 0.0
@@ -193,19 +192,19 @@ class Series:
                 self.best_ten, self.since_best = mean, 0
 
     def record(self) -> None:
-        """Note that the new row has a number under the key, finite or not."""
+        """Count the new row as a row with a number under the key, which may be NaN or infinite."""
         self.gap = max(self.gap, self.after)
         self.after, self.named, self.recorded = 0, False, True
 
     def miss(self, row: Mapping[str, object]) -> None:
-        """Note that the new row has no number under the key."""
+        """Count the new row as a row without a number under the key."""
         self.after += 1
         if self.key in row:
             self.named, self.other = True, row[self.key]
 
     @property
     def start(self) -> float:
-        """Return the median of the first values."""
+        """Return the median of the first `_FIRST` values; NaN if there are no values."""
         return median(self.first)
 
     def last(self, count: int) -> list[float]:
@@ -220,13 +219,12 @@ class Series:
 
 
 class History:
-    """The values that one attempt has recorded: a series for each role of its keys, and a series
-    for `metric`, by which runs are compared.
+    """The values that one attempt has recorded. `series` has one series for each role that a
+    recorded key has, and `metric` is the series of the metric by which runs are compared.
 
     `malformed` counts the lines of metrics that are not JSON objects, and `unlike` describes the
-    first of them. `first_mismatch` is the first mismatch of sampler and trainer;
-    `usual_mismatch` is its median over the sweep's other runs of the same model, or None.
-    `drifts` is explained in `Seen`.
+    first such line. `usual_mismatch` is the median `first_mismatch` of the sweep's other runs of
+    the same model, or None if there are no such runs. `drifts` is explained in `Seen`.
     """
 
     def __init__(self, metric: str | None = None) -> None:
@@ -242,8 +240,8 @@ class History:
         self._seen: set[str] = set()
 
     def add(self, row: Mapping[str, object], extra: Mapping[str, float] | None = None) -> None:
-        """Add a row of metrics. `extra` maps roles to values that were computed from the
-        rollouts of the row's step."""
+        """Add a row of metrics. `extra` maps roles to values that were computed from the rollouts
+        of the same step."""
         self.row = dict(row)
         unseen = [key for key in row if key not in self._seen]
         if unseen and len(self._seen) < _MOST_KEYS:
@@ -266,7 +264,7 @@ class History:
 
     @property
     def watched(self) -> list[Series]:
-        """Return the series of all roles, and of the metric."""
+        """Return the series of all roles and, if there is a metric, the series of the metric."""
         return [*self.series.values(), *([] if self.metric is None else [self.metric])]
 
     @property
@@ -296,7 +294,8 @@ class History:
     @property
     def solved(self) -> bool:
         """Return whether little is left to learn: in at least half of the groups all answers are
-        right, or the reward is close to 1, its maximum. False if the maximum is unknown."""
+        right, or the reward is close to 1, its maximum. The reward does not count if it was below 0
+        or above 1, because its maximum is then unknown."""
         good = self.series.get("good")
         if good is not None and (rewards := good.over(_SMOOTH)) and sum(rewards) / _SMOOTH >= 0.5:
             return True

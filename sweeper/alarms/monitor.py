@@ -41,8 +41,8 @@ _Machine = tuple[str, str | None]
 
 
 class _MachineAlarm(NamedTuple):
-    """An alarm about a machine. `attempt` is the (run, attempt) that raised it. `spared` has the
-    (run, attempt, rule) of later alarms about the same machine, which were not recorded."""
+    """An alarm about a machine. `attempt` is the (run, attempt) with the alarm. `spared` has later
+    alarms about the machine, as (run, attempt, rule), which were not recorded."""
 
     attempt: tuple[str, int]
     spared: set[tuple[str, int, str]]
@@ -50,9 +50,9 @@ class _MachineAlarm(NamedTuple):
 
 class AlarmMonitor:
     """The part of a launcher that raises the alarms of one sweep. `lines` are messages for the
-    user: the newest alarms, and failures of `on_alarm`. `failed` returns why a run has failed,
-    if that is known. `raised` is called with each recorded alarm; at the first check, also with
-    the alarms of earlier launchers."""
+    user, such as new alarms and failed actions. `failed` returns why a run has failed, or None if
+    the cause is unknown. `raised` is called with each new alarm and, at the first check, with each
+    alarm of earlier launchers."""
 
     def __init__(
         self,
@@ -110,12 +110,11 @@ class AlarmMonitor:
         return self.lines
 
     def is_stalled(self, run: str, attempt: int) -> bool:
-        """Return whether the last check found that an attempt makes no progress, by the grid's
-        thresholds."""
+        """Return whether an attempt made no progress, according to the last check."""
         return (run, attempt) in self._watcher.stalled
 
     def finish(self) -> tuple[str, ...]:
-        """After all runs have ended, check what the runs have written since the last check. Return
+        """After all runs have ended, check their last values and finish the actions. Return
         `lines`."""
         deadline = self._clock() + _LAST_SECONDS
         for _ in range(_LAST_LOOKS):
@@ -150,8 +149,6 @@ class AlarmMonitor:
             return True
 
     def _begin(self) -> None:
-        """At the first call, read the alarms of earlier launchers and the list of the attempts that
-        were judged, and queue the actions that no launcher has recorded."""
         if self._begun:
             return
         for name in names(self._folder):
@@ -169,8 +166,8 @@ class AlarmMonitor:
         self._begun = True
 
     def _recall(self, alarm: Alarm) -> None:
-        """Remember an earlier launcher's alarm about a machine, if the alarm still covers all runs
-        on the machine, or has had actions that no retry has taken back."""
+        """Remember an earlier launcher's alarm about a machine, so that this launcher repeats
+        neither the alarm nor the alarm's actions for the machine."""
         attempt = (alarm.run, alarm.attempt)
         stands = self._stands(*attempt)
         acted = bool(alarm.actions) and not self._is_taken_back(*attempt)
@@ -191,9 +188,8 @@ class AlarmMonitor:
         return view.state.state is State.RUNNING and view.state.attempt == attempt
 
     def _stands(self, run: str, attempt: int) -> bool:
-        """Return whether an alarm that this attempt raised still covers all runs on its machine.
-        The alarm does so while the attempt is running, and after a request to stop the attempt:
-        otherwise, a full disk would stop the runs on the machine one after another."""
+        """Return whether an alarm of this attempt still covers the other runs on the machine: the
+        attempt is running, or was asked to stop."""
         if self._is_running(run, attempt):
             return True
         view = self._run_table.views.get(run)
@@ -209,17 +205,16 @@ class AlarmMonitor:
         return attempt <= cancelled <= retried
 
     def _forget(self) -> None:
-        """Forget each alarm about a machine if the attempt that raised the alarm has ended without
-        a request to stop. Alarms are shown only for running attempts: if the problem persists,
-        another attempt on the machine reports it."""
+        """Forget an alarm about a machine if the attempt that raised the alarm has ended without a
+        request to stop. Another attempt on the machine can then raise a new alarm."""
         for machine, spoken in list(self._machines.items()):
             if not self._stands(*spoken.attempt):
                 self._reported.difference_update(spoken.spared)
                 del self._machines[machine]
 
     def _attempts(self) -> list[Seen]:
-        """Return the running attempts, and some of the ended attempts that were not yet read to
-        the end."""
+        """Return the running attempts, and up to `_MOST_ENDED` ended attempts that are not judged
+        yet."""
         running: list[Seen] = []
         ended: list[Seen] = []
         for run, view in self._run_table.views.items():
@@ -244,12 +239,12 @@ class AlarmMonitor:
         return chosen
 
     def _metric(self, run: str) -> str | None:
-        """Return the metric of a run's stage; None if there is none."""
+        """Return the name of the metric of a run's stage; None if the stage has no metric."""
         planned = self._run_table.runs.get(run)
         return None if planned is None else self._metrics.get(planned.stage)
 
     def _with_config(self, seen: Seen) -> Seen:
-        """Set `model` and `drifts` of an attempt from the configuration of its run."""
+        """Return the attempt with `model` and `drifts` from the configuration of its run."""
         planned = self._run_table.runs.get(seen.run)
         config = {} if planned is None else planned.config
         name, counts = config.get("model_name"), [config.get(key) for key in _UPDATES]
@@ -259,9 +254,8 @@ class AlarmMonitor:
         )
 
     def _record_pending(self) -> None:
-        """Record the new alarms. If the store fails, raise `StoreError`; the remaining alarms are
-        then recorded at the next check. After any other error, report the error and skip the alarm,
-        so that other alarms are not delayed."""
+        """Record the new alarms. If the store fails, raise `StoreError`; the next check records the
+        remaining alarms. After any other error, report the error and skip the alarm."""
         while self._pending:
             try:
                 noticed, text = self._pending[0]
@@ -277,9 +271,8 @@ class AlarmMonitor:
             self._pending.popleft()
 
     def _record(self, noticed: Detection, stacks: str | None = None) -> None:
-        """Record an alarm, report it, and queue its actions. An alarm about a machine that already
-        has this alarm is not recorded. If the alarm's file exists already, this launcher has
-        created it and the store's reply was lost: only the holder of the lock records alarms."""
+        """Record an alarm, report the alarm, and queue its actions. Do nothing if the alarm is
+        about a machine that already has an alarm of this rule."""
         machine = None
         if noticed.rule in _OF_A_MACHINE and noticed.host is not None:
             machine = (noticed.rule, noticed.host)
@@ -318,7 +311,8 @@ class AlarmMonitor:
         self._alarm_actions.add(alarm)
 
     def _keep(self, *, last: bool = False) -> None:
-        """Record from time to time which attempts have been judged, for the next launcher."""
+        """Record the judged attempts for the next launcher, at most every `_JUDGED_SECONDS`
+        seconds. If `last` is set, record them at once."""
         size, at = self._saved
         now = self._clock()
         if len(self._judged) > size and (last or now - at >= _JUDGED_SECONDS):
@@ -346,5 +340,5 @@ def _nobody(alarm: Alarm) -> None:
 
 
 def _plain(text: str) -> str:
-    """Make text safe for a terminal, because recipes choose the names of metrics."""
+    """Sanitize and cut a text, because it may contain names of metrics, which recipes choose."""
     return sanitize(text[:_LONGEST])

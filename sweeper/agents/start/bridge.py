@@ -16,14 +16,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def connect() -> socket.socket:
-    """Connect to sweeper's socket."""
+    """Connect to sweeper's socket `mcp.sock`, and return the connection."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.path.join(HERE, "mcp.sock"))
     return connection
 
 
 def copy() -> None:
-    """Copy in both directions until sweeper closes the connection."""
+    """Copy standard input to sweeper's socket, and the answers to standard output, until sweeper
+    closes the connection."""
     connection = connect()
 
     def send() -> None:
@@ -65,7 +66,8 @@ def tools() -> "list[str]":
 
 
 def check(program: str, files: "list[str]") -> int:
-    """Print the tools, the current folder and what is missing. Return 1 if something is missing."""
+    """Print the tools, the current folder, and which of `program` and `files` are missing. Return 1
+    if anything is missing, else 0."""
     missing = [path for path in files if not os.path.isfile(path)]
     if shutil.which(program) is None:
         missing.append(program)

@@ -19,9 +19,9 @@ _LOCAL_TOOLS = "Read,Glob,Grep,Edit,Write,Skill,WebSearch"
 
 
 class Setting(NamedTuple):
-    """The values from which a command line is made. `bridge` is the command of the MCP server.
-    `mcp` and `prompt` are paths of files. `isolated`: the agent is in a sandbox, where it may do
-    anything."""
+    """The variable parts of an agent's command line. `bridge` is the command of the MCP server.
+    `mcp` and `prompt` are the files with the MCP configuration and with the prompt. `isolated`: the
+    agent is in a sandbox, so it gets all permissions."""
 
     model: str
     bridge: Sequence[str]
@@ -31,9 +31,9 @@ class Setting(NamedTuple):
 
 
 class Cli(NamedTuple):
-    """An agent's program and its command line. `secrets` are the names of environment variables
-    with keys: the agent gets those that are set and, unless it runs on this machine, needs at least
-    one. The agent also gets the variables `env`, and those in `passed_on` that are set."""
+    """An agent's program and its command line. `secrets` names the variables with the agent's keys.
+    In a sandbox, at least one of these variables must be set. `env` has more variables for the
+    agent, and `passed_on` names variables that the agent inherits."""
 
     name: str
     argv: Callable[[Setting], list[str]]
@@ -42,7 +42,7 @@ class Cli(NamedTuple):
     passed_on: tuple[str, ...] = ()
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the agent's environment variables, except secrets."""
+        """Return the agent's variables without secrets: `env`, and `passed_on` from `environ`."""
         return {**self.env, **{name: environ[name] for name in self.passed_on if name in environ}}
 
 
@@ -98,8 +98,8 @@ CLIS = {
 
 
 def find_cli(text: str) -> Cli:
-    """Return the built-in command line with the name `text`, or else the command line that
-    `text` describes with `{model}`, `{prompt}` and `{mcp}`. Raises `UsageError`."""
+    """Return the built-in agent called `text`. If there is none, return an agent that runs `text`,
+    a command with the placeholders `{model}`, `{prompt}` and `{mcp}`. Raises `UsageError`."""
     if text in CLIS:
         return CLIS[text]
     try:

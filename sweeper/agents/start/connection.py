@@ -16,8 +16,7 @@ _END_SECONDS = 10.0
 
 
 class Connections:
-    """Accepts connections on a socket in `folder`, and starts the server `command` for each
-    connection."""
+    """A listener on a socket in `folder`. It starts the server `command` for each connection."""
 
     def __init__(
         self, folder: str, command: Sequence[str], env: Mapping[str, str], cwd: str

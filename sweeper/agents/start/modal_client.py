@@ -52,7 +52,7 @@ class Start(NamedTuple):
 
 
 class _Session:
-    """The exchange of frames with the relay of one agent (relay.py)."""
+    """The connection to the relay (relay.py) that runs an agent in the sandbox."""
 
     def __init__(self, start: Start, private: str, process: Any) -> None:
         self._start, self._private, self._process = start, private, process

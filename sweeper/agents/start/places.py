@@ -32,9 +32,9 @@ _FILES = 65_536
 
 class Sandbox(NamedTuple):
     """The settings of a sandbox for an agent. `kind` is one of `PLACES`. `image` is a container
-    image or, for podman, also a folder with a Linux file system. `network` is podman's option,
-    and `memory` is a limit in MiB. At Modal, `hours` is the time limit of the sandbox, and
-    `token` is part of the name of sweeper's folder in the sandbox."""
+    image; for podman, it may also be a folder with a Linux file system. `network` is the value of
+    podman's option `--network`, and `memory` is a limit in MiB. At Modal, `hours` is the time limit
+    of the sandbox, and `token` is part of the name of sweeper's folder in the sandbox."""
 
     kind: str
     image: str | None = None
@@ -45,8 +45,8 @@ class Sandbox(NamedTuple):
 
     @property
     def isolated(self) -> bool:
-        """Whether the agent has access to no files on this machine except its own folder and the
-        private folder."""
+        """Whether the agent can access only two folders of this machine: its own and the private
+        folder."""
         return self.kind != "local"
 
     @property
@@ -227,9 +227,8 @@ class Room:
         shutil.rmtree(self._private, ignore_errors=True)
 
     def _removal(self) -> list[str]:
-        """Return the command that removes the container ([] if there is none). A signal may not
-        be enough: this user may lack the permission to send signals to the container's
-        processes."""
+        """Return the command that removes podman's container; [] for other kinds of sandboxes. This
+        user may lack the permission to kill the processes in the container."""
         if self._sandbox.kind != "podman":
             return []
         return ["podman", "rm", "-f", "-i", "-t", "0", self._container]

@@ -52,8 +52,8 @@ def shipped_prompt(name: str) -> str:
 
 
 def task_of(source: str) -> str:
-    """Return the task in the file `source`, or the built-in prompt with this name. Raises
-    `UsageError`."""
+    """Return the text of a task: the contents of the file `source`, or else the built-in prompt
+    with the name `source`. Raises `UsageError`."""
     if not os.path.exists(source):
         if os.sep in source or "." in source:
             raise UsageError(f"--prompt {source}: no such file")

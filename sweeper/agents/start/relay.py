@@ -37,8 +37,8 @@ class Folder:
         self._lock = threading.Lock()
 
     def changed(self) -> "list[tuple[str, bytes]]":
-        """Return (path, content) of the files that this side has written since the last call. Files
-        above `LARGEST` and some folders are left out, with a message in `notices`."""
+        """Return (path, content) of each file that this side has written since the last call. Files
+        above `LARGEST` and folders in `_SKIPPED` are left out, with a message in `notices`."""
         files: list[tuple[str, bytes]] = []
         with self._lock:
             for at, folders, names in os.walk(self.top):
@@ -78,7 +78,7 @@ class Folder:
         return status.st_mtime_ns, status.st_size
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file that the other side has sent, unless its path leads out of the folder."""
+        """Write a file that the other side has sent. Ignore paths outside the folder."""
         path = os.path.realpath(os.path.join(self.top, name))
         if not path.startswith(self.top + os.sep) or os.path.isdir(path):
             return
@@ -107,7 +107,7 @@ def unpack(line: bytes) -> "tuple[dict[str, Any], bytes]":
 
 
 class Relay:
-    """The side of the exchange of frames that runs in the sandbox."""
+    """The program in the sandbox that runs the agent and talks to modal_client.py in frames."""
 
     def __init__(self, base: str, output: "IO[bytes]") -> None:
         self.base, self._output = base, output
@@ -135,7 +135,7 @@ class Relay:
             self.send(frame("out", notices.pop(0)))
 
     def take(self, message: "dict[str, Any]", data: bytes) -> None:
-        """Handle a frame from the other side."""
+        """Handle a frame from modal_client.py."""
         with open(os.path.join(self.base, "alive"), "w"):
             pass
         if message["kind"] == "put":

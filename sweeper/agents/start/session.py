@@ -63,9 +63,9 @@ class Check(NamedTuple):
 
 
 def secrets_of(cli: Cli, more: Sequence[str], *, required: bool) -> dict[str, str]:
-    """Return {name: value} of the secrets that an agent gets. The values come from the
-    environment. `required`: the agent cannot log in without a secret. Raises
-    `EnvironmentFailure` for missing secrets, and `UsageError` for values that cannot be masked."""
+    """Return {name: value} of the secrets that an agent gets from this process's environment. If
+    `required` is set, the agent needs at least one of `cli.secrets`. Raises `EnvironmentFailure`
+    for missing secrets, and `UsageError` for values that are too short to be masked."""
     names = [name for name in cli.secrets if os.environ.get(name)]
     if required and cli.secrets and not names:
         raise EnvironmentFailure(f"{cli.name} needs a key: export {' or '.join(cli.secrets)}")
@@ -110,7 +110,8 @@ def _holds(path: str, text: str) -> bool:
 
 @contextmanager
 def prepared_room(start: Start, prompt: str) -> Generator[tuple[Room, Setting]]:
-    """Yield a sandbox with everything that the agent needs. The sandbox ends with the block."""
+    """Yield a sandbox with everything that the agent needs, and the values for the agent's command
+    line. End the sandbox after the `with` block."""
     room = Room(start.sandbox, start.folder)
     connections = None
     try:
@@ -199,8 +200,8 @@ def run(start: Start, store: Store, notify: Callable[[Session], None]) -> Sessio
 
 
 def _state(start: Start, starts: int, code: int | None) -> str:
-    """Return the agent's state after a start that ended with this exit code (None: the time is
-    over). The state is `running` if the agent is to be restarted."""
+    """Return the agent's state after an exit code (None: the time is over). While restarts are
+    left, the state of a failed agent is `running`."""
     if code is None:
         return "out of time"
     if code == 0:

@@ -45,8 +45,8 @@ class Session(NamedTuple):
 
 
 class Transcript:
-    """Writes an agent's output to the store, about once a second. If this process is killed,
-    about a second of output is lost."""
+    """A writer of an agent's output to the store. It writes about once a second. If this process is
+    killed, about a second of output is lost."""
 
     def __init__(self, store: Store, name: str, secrets: Sequence[str]) -> None:
         self._store, self._folder = store, f"{_FOLDER}/{name}"
@@ -71,19 +71,19 @@ class Transcript:
         self._insist(lambda: self._store.replace(path, encode(session.document())))
 
     def add(self, data: bytes) -> None:
-        """Add output. Its last bytes are written later, because they may be the beginning of a
-        secret."""
+        """Add output. The last bytes may be the beginning of a secret, so they are written
+        later."""
         self._append(self._redactor.feed(data))
 
     def end_output(self) -> None:
-        """Write the output that is left after one start of the agent has ended."""
+        """Write all remaining output after the agent has ended."""
         self._append(self._redactor.end())
         self._redactor = Redactor(self._secrets)
         self._insist(lambda: self.flush(now=True))
 
     def _insist(self, action: Callable[[], None]) -> None:
-        """Call `action`, which writes to the store, and retry for some time if it fails. If all
-        tries fail, warn and continue."""
+        """Call `action`, and retry for some time while the store fails. After the last try, warn
+        and continue."""
         try:
             retried(action, delays(1.0, 8.0, 5), lambda error: isinstance(error, StoreError))
         except StoreError as error:
