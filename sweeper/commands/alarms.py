@@ -74,6 +74,6 @@ def _what(alarm: Alarm, outcome: str | None) -> str:
 
 
 def _advice(alarms: Sequence[Alarm]) -> list[str]:
-    """Return a line with the advice of each rule that raised one of the alarms."""
+    """Return a line of advice for each rule that raised one of the alarms."""
     advice = {alarm.rule: alarm.advice for alarm in alarms if alarm.advice}
     return [f"{rule}: {text}" for rule, text in advice.items()]

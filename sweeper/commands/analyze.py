@@ -130,8 +130,8 @@ def _of_all(
 
 
 def _stages(registry: "Registry", names: Sequence[str]) -> list[str]:
-    """Return the stages of the sweep `names[0]` that have a metric and at least one started run,
-    as `sweep/stage`. Return [] if the sweep cannot be read."""
+    """Return `sweep/stage` for each stage of the sweep `names[0]` that has a metric and a started
+    run. Return [] if the sweep cannot be read."""
     try:
         sweep = registry.sweep(names[0])
     except (NotFound, StoreError):

@@ -204,7 +204,7 @@ def trust(verb: ArgumentParser, title: str = LAUNCH) -> None:
 
 
 def weights(verb: ArgumentParser) -> None:
-    """Add arguments for a run (or a sweep's best run) and one of its checkpoints."""
+    """Add arguments for a run (or a sweep's best run) and for one of the run's checkpoints."""
     options = group(verb, "which weights")
     options.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep (its best run)")
     options.add_argument(

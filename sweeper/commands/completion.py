@@ -58,7 +58,7 @@ def _on_disk(completer: Callable[[str], Iterable[str]]) -> "_Offer":
 
 
 def _keys(prefix: str, arguments: Namespace) -> Iterable[str]:
-    """Return the keys that the grid sets, `seeds`, and all keys of `launch`. Other fields of the
+    """Return `seeds`, all keys of `launch`, and the keys that the grid sets. Other fields of the
     recipe are left out, because importing the recipe may be slow."""
     from sweeper.grid import load_grid
     from sweeper.grid.launch import SECTION, backend_fields

@@ -148,7 +148,7 @@ def _remove(folder: SweepFolder) -> None:
 
 
 def _plan(request: TrialRequest) -> Plan:
-    """Return the plan of the test's sweep, with one run that has the requested launch settings."""
+    """Return a plan with one run, for the requested backend and launch settings."""
     launch = request.launch._replace(
         backend=request.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
         window_panes=None, resume="never", metrics_dir=None, log_path_field=None, warm=False,
@@ -325,7 +325,7 @@ class _Trial:
 
 
 def _names(archive: bytes, cwd: str) -> set[str]:
-    """Return the names of the files and folders in the folder `cwd` of an archive of the code."""
+    """Return the names of files and folders in the folder `cwd` of a code archive."""
     top = "" if cwd == "." or os.path.isabs(cwd) else f"{cwd}/"
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
         below = (name.removeprefix(top) for name in tar.getnames() if name.startswith(top))

@@ -154,8 +154,7 @@ def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
 
 def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
     """Print the launch's expected usage if it can be estimated. Return a text such as `: 2 to
-    start, 16 succeeded` ("" before the first launch), and whether no run is running or left to
-    start."""
+    start, 16 succeeded` ("" before the first launch), and whether nothing is left to do."""
     from sweeper.launcher.preview import counts, estimate_of, survey
     from sweeper.sweep.states import OPEN
 

@@ -29,7 +29,7 @@ class Sandbox(TypedDict, total=False):
 
 
 class Names:
-    """Names and tags of the sandboxes of the sweep in `folder`."""
+    """Names and tags for the sandboxes of one sweep."""
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
@@ -42,8 +42,8 @@ class Names:
         return {"sweeper": self.identity.folder_hash, **({_IDENTITY: identity} if identity else {})}
 
     def is_ours(self, tags: Mapping[str, str]) -> bool:
-        """Return False if the tags are those of another sweep's sandbox. A sandbox whose tags were
-        removed counts as ours."""
+        """Return whether a sandbox with these tags belongs to this sweep. A sandbox without tags
+        counts as ours."""
         return tags.get(_IDENTITY, "") in ("", self.identity.current())
 
     def name(self, token: str) -> str:

@@ -36,7 +36,7 @@ def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
 
 
 class Driver(Helper):
-    """The driver process (`driver.py`). The overloads of `ask` declare the types of its answers."""
+    """The driver process (`driver.py`). The overloads of `ask` declare the types of the answers."""
 
     @overload
     def ask(self, do: Literal["hello"]) -> dict[str, str]: ...

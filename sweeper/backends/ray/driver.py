@@ -76,7 +76,7 @@ class Cluster:
     def submit(self, jobs: Sequence[Described]) -> None:
         """Create an actor for each job that does not have one yet. Return after Ray has recorded
         the actors. Skip a job if an unfinished actor of an earlier sweep in this folder has the
-        same token. Raises `RuntimeError` after submitting the other jobs if a job was skipped."""
+        same token. If a job was skipped, raise `RuntimeError` after submitting the other jobs."""
         taken = self._at_work()
         waits = ""
         for job in jobs:
@@ -103,7 +103,7 @@ class Cluster:
             raise RuntimeError(f"{reason}: the launcher waits until it has ended")
 
     def _at_work(self) -> dict[str, str]:
-        """Return the unfinished jobs of all sweeps in this folder: token -> name."""
+        """Return {token: name} for the unfinished jobs of all sweeps in this folder."""
         actors = dict[str, str]()
         for actor in self._actors():
             name, prefix = str(actor["Name"]), f"{self._namespace}-"
@@ -132,7 +132,8 @@ class Cluster:
         return answers
 
     def cancel(self, names: Sequence[str]) -> list[str]:
-        """Withdraw waiting jobs and signal the running ones. Return the jobs that got no signal."""
+        """Withdraw waiting jobs and signal running ones. Return the names of jobs that got no
+        signal."""
         jobs = self.poll(names)
         calls: dict[object, str] = {}
         not_yet: list[str] = []
@@ -155,8 +156,8 @@ class Cluster:
 
     def forget(self, names: Sequence[str]) -> None:
         """Delete the exit codes and last output of these jobs from Ray's key-value store. First
-        wait up to 10 seconds for the end of actors whose workers have ended. Keep the records of
-        actors that are still alive."""
+        wait up to 10 seconds until the actors of ended workers are dead. Keep the records of actors
+        that are still alive."""
         until = time.monotonic() + _STOP_SECONDS
         jobs = self.poll(names)
         while any("end" in about and about["state"] != "DEAD" for about in jobs.values()):

@@ -41,8 +41,8 @@ def open_backend(
 
 
 class SlurmBackend(Backend):
-    """A backend (see `sweeper.backends.base.Backend`). `defaults` apply if a job's resources do
-    not set them."""
+    """A backend (see `sweeper.backends.base.Backend`). The resources of a job override
+    `defaults`."""
 
     name = "slurm"
 
@@ -89,7 +89,7 @@ class SlurmBackend(Backend):
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Check that Slurm would accept jobs with these resources, now or later. Raises
-        `EnvironmentFailure` with Slurm's message if Slurm would not accept them or does not
+        `EnvironmentFailure` with Slurm's message if Slurm would refuse such jobs or does not
         answer."""
         for needs in resources:
             try:

@@ -52,9 +52,10 @@ def main(path: str) -> int:
 
 
 def environment(launched: dict[str, str]) -> dict[str, str]:
-    """Return the worker's environment: the variables of this job and some of sweeper. The recipe
-    gets the environment of `sweeper launch`, but takes two kinds of variables from this job: those
-    that Slurm sets, and those that `setup` has changed. SWEEPER_KEEP lists their names."""
+    """Return the worker's environment. It contains this job's variables and some that sweeper sets.
+    The recipe gets the environment of `sweeper launch`, but takes two kinds of variables from this
+    job: those that Slurm sets, and those that `setup` has changed. SWEEPER_KEEP lists these
+    variables."""
     from_job = {name for name in launched if name.startswith(_GIVEN)}
     before = launched.get("SWEEPER_BEFORE")
     if before is not None:
@@ -73,9 +74,9 @@ def environment(launched: dict[str, str]) -> dict[str, str]:
 
 
 def requeue(folder: str, token: str) -> None:
-    """Requeue the job for the next attempt. Do nothing if a launcher has already started that
-    attempt, or if the job no longer runs according to Slurm. If Slurm refuses, a launcher submits
-    the next attempt."""
+    """Requeue the job for the next attempt. Do nothing if a launcher has already started the next
+    attempt, or if the job does not run according to Slurm. If Slurm refuses, a launcher submits the
+    next attempt."""
     run, _, first = token.rpartition("-a")
     attempt = int(first) + int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     if os.path.exists(os.path.join(folder, "state", run, f"{attempt + 1}.intent.json")):

@@ -24,7 +24,7 @@ def alike(jobs: Iterable[JobSpec]) -> dict[str, list[JobSpec]]:
 def arguments(
     sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], options: Options
 ) -> list[str]:
-    """Return sbatch's arguments for the jobs in `table`, which need the same resources."""
+    """Return sbatch's arguments for the jobs in `table`, which all have the same resources."""
     flags = [
         f"--job-name={jobs[0].token if len(jobs) == 1 else f'{sweep}.{table}'}",
         f"--comment={tables.comment(table, jobs)}",
@@ -43,7 +43,7 @@ def manifests(
     sweep: str, folder: str, defaults: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
     """Yield the calls of sbatch as shell commands. An array has at most `launch.slurm.array` tasks.
-    Without this option its size is not limited, since the cluster's limit is unknown here."""
+    Without this option, arrays have any size, since the cluster's limit is unknown here."""
     tables = Tables(folder)
     for group in (group for jobs in batches for group in alike(jobs).values()):
         options = asked_of(defaults, group[0].resources)

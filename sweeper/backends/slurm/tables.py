@@ -24,8 +24,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 class Tables:
     """The tables of the sweep at `folder`. A table is a file that lists the jobs of a submission.
-    If the folder is remote (S3), the tables are in the user's SWEEPER_HOME, and all nodes must see
-    this folder."""
+    If the folder is remote (S3), the tables are in SWEEPER_HOME, which all nodes must share."""
 
     def __init__(self, folder: str) -> None:
         self.folder_hash = hashlib.sha256(folder.encode()).hexdigest()[:16]
@@ -90,8 +89,8 @@ class Tables:
 
     def token(self, job: Job) -> str | None:
         """Return the token that a job was submitted for. Return None if the table does not list the
-        job, or if the table is gone and the job waits or has ended. Raises `Unreachable` in all
-        other cases of an unreadable table."""
+        job, or if the table is gone and the job waits or has ended. Otherwise raise `Unreachable`
+        if the table cannot be read."""
         if job.token is not None:
             return job.token
         try:

@@ -250,7 +250,7 @@ class SshBackend(Backend):
         self._hosts[token] = host
 
     def _recorded(self, tokens: Iterable[str]) -> dict[str, str]:
-        """Return token -> recorded host. Tokens without a record are left out."""
+        """Return {token: host} for the tokens whose host is recorded."""
         for token in tokens:
             if token not in self._hosts:
                 try:

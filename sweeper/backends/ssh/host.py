@@ -35,7 +35,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _began(pid: int) -> str:
-    """Return when a process started, in clock ticks since the machine was started; "" if it has
+    """Return the start time of a process, in clock ticks since boot; "" if the process has
     ended."""
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return "" if len(fields) < 20 or fields[0] in ("Z", "X") else fields[19]
@@ -75,8 +75,8 @@ class Host:
         return os.path.join(self.folder, f"{token}.{kind}")
 
     def busy(self) -> int:
-        """Return how many workers of all sweeps run here. Also remove the records and logs of ended
-        workers that are more than 30 days old."""
+        """Return the number of running workers of all sweeps. Also remove the records and logs of
+        ended workers 30 days after their start."""
         count, old = 0, time.time() - _DAYS * 86400
         for sweep in os.listdir(self.top):
             folder = os.path.join(self.top, sweep)

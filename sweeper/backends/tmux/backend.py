@@ -121,7 +121,8 @@ class TmuxBackend(Backend):
         return self._gpus.room(resources)
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Close the panes of ended jobs, and the session if it contains no other job."""
+        """Close the panes of ended jobs. If the session contains no other job, close the
+        session."""
         session = self._server.session(self._folder)
         if session is None:
             return

@@ -150,8 +150,8 @@ class TmuxServer:
         return answer[0]
 
     def _revive(self, message: str) -> bool:
-        """Make a running server create its socket again. A cleaner of /tmp, for example, may have
-        removed the socket. Return whether the socket exists again."""
+        """Make a running server create its removed socket again. Return whether the socket
+        exists."""
         if time.monotonic() - self._looked < _REVIVAL_SECONDS:
             return False
         self._looked = time.monotonic()
@@ -209,7 +209,7 @@ class TmuxServer:
 
     def session(self, folder: str) -> str | None:
         """Return the id of the session of the sweep at `folder`; None if the sweep has no session.
-        If the folder is mounted at two paths, both find the session."""
+        If the folder is mounted at two paths, either path finds the session."""
         form = "#{session_id} #{@sweeper_folder} #{@sweeper_place}"
         name, place = _folder_hash(folder), _place(folder)
         other = None
@@ -302,8 +302,8 @@ class TmuxServer:
         return panes
 
     def source(self, commands: Sequence[str]) -> None:
-        """Run any number of tmux commands in one call. If one fails, the commands after it still
-        run, and `Refusal` is raised."""
+        """Run tmux commands in one call. If a command fails, run the others, and raise
+        `Refusal`."""
         try:
             with tempfile.NamedTemporaryFile("w", suffix=".tmux", encoding="utf-8") as file:
                 file.writelines(f"{command}\n" for command in commands)
@@ -338,8 +338,7 @@ def _folder_hash(folder: str) -> str:
 
 
 def _place(folder: str) -> str:
-    """Return a hash of a folder's device, inode and name; "" if the folder is not on this
-    machine."""
+    """Return a hash of a folder's device, inode and name; "" if the folder does not exist."""
     try:
         status = os.stat(folder)
     except OSError:
@@ -358,7 +357,6 @@ def as_shown(title: str) -> str:
 
 
 def argument(text: str) -> str:
-    """Quote an argument for tmux's command parser. Newlines are written as escapes in double
-    quotes."""
+    """Quote an argument for tmux's command parser. A newline becomes an escape sequence."""
     lines = ["'" + line.replace("'", "'\\''") + "'" for line in text.split("\n")]
     return '"\\n"'.join(lines)
