@@ -47,8 +47,8 @@ class Place(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A value and its place: a scalar, a list of nodes, or a mapping as
-    `{key: (place of the key, node)}`. `text` is the spelling of a number, if known."""
+    """A value and its place: a scalar, a list of nodes, or a mapping as `{key: (place of the key,
+    node)}`. `text` is a float as written in YAML (`1e-4`), if known."""
 
     value: object
     place: Place
@@ -68,7 +68,7 @@ class Node(NamedTuple):
 
 
 class Stop(Exception):
-    """Reading cannot continue. The mistake that caused this is already noted."""
+    """The error that ends the reading of a grid. Its mistake is already in `Problems`."""
 
 
 class Problems:
@@ -88,7 +88,7 @@ class Problems:
         self._lines[(place, message)] = None
 
     def places(self) -> set[Place]:
-        """Return the places with mistakes."""
+        """Return the places at which a mistake is noted."""
         return {place for place, _ in self._lines}
 
     def __bool__(self) -> bool:
@@ -117,7 +117,7 @@ class Problems:
 def scalar(text: str) -> object:
     """Return the value of a plain scalar by the core schema of YAML 1.2.
 
-    Raises ValueError for an integer of more than 300 digits.
+    Raises ValueError for an integer of more than 300 characters.
     """
     if text in _SPECIAL:
         return _SPECIAL[text]
@@ -132,8 +132,8 @@ def scalar(text: str) -> object:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text needs no quotes, because YAML reads it as the same text, and people
-    also recognise it as text."""
+    """Return whether a text needs no quotes: YAML reads it as the same string, and people see all
+    of its characters."""
     if not text or text != text.strip() or "  " in text or not text.isprintable():
         return False
     try:
@@ -173,8 +173,7 @@ def read_yaml(
 ) -> Node | None:
     """Read the single document of `text`. Return None if the document is empty or unreadable.
 
-    With `fixed`, as for text from the command line, every node gets this place instead of its
-    own.
+    `fixed` is the place of every node, for text from the command line.
     """
     reader = _Reader(source, problems, fixed)
     size = len(text.encode("utf-8", "surrogatepass"))
@@ -194,8 +193,8 @@ def read_yaml(
 
 
 def _instead(character: str) -> str:
-    """Return how to write a forbidden character, as the end of a message; "" if no value may
-    contain it."""
+    """Return how to escape a forbidden character, for the end of a message; "" if no value may have
+    it."""
     if _UNUSABLE.match(character):
         return ""
     return f": write \\u{ord(character):04x}, in double quotes"
@@ -371,8 +370,7 @@ class _Reader:
 
 
 def _joined(pair: re.Match[str]) -> str:
-    """Return the character of a surrogate pair, which JSON uses to escape characters beyond
-    U+FFFF."""
+    """Return the character that a surrogate pair stands for."""
     return pair.group().encode("utf-16", "surrogatepass").decode("utf-16")
 
 

@@ -28,8 +28,8 @@ def section_of(
     check: Callable[[Reading], None] | None = None,
     more: Mapping[str, object] | None = None,
 ) -> Section:
-    """Return the section that declares the fields of `options`, a `NamedTuple`. `check` and `more`
-    are as in `Section`."""
+    """Return a section with the fields of `options`, a `NamedTuple`. `check` and `more` go to
+    `Section`."""
     hints = get_type_hints(options, include_extras=True)
     defaults: Mapping[str, object] = cast(Any, options)._field_defaults
     fields = (
@@ -57,7 +57,7 @@ def kind_of(key: str, hint: Any) -> Kind:
 
 
 def field_of(key: str, option: Option, default: object) -> Field:
-    """Return the field of a section for an option that documents call `key`."""
+    """Return the field of a grid for an option. `key` is the option's name in plans (`time_s`)."""
     kind, doc, example = option
     examples = () if example is None else (example,)
     if default in _NO_DEFAULTS:
@@ -69,7 +69,7 @@ def field_of(key: str, option: Option, default: object) -> Field:
 
 
 def read_options(options: type[T], given: Mapping[str, object], place: str) -> T:
-    """Read the options in a plan, `given`, as a value of `options`. Raises `Damaged`."""
+    """Return `given`, options from a plan, as a value of `options`. Raises `Damaged`."""
     return codec.read(options, dict(given), place)
 
 
@@ -82,6 +82,6 @@ def over(
     given: Mapping[str, object],
     merge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object]] = _over,
 ) -> T:
-    """Return `options` with the values of `given`, which are written as in a plan. Raises
-    `Damaged`."""
+    """Merge the options `given`, named as in a plan, into `options`, and return the result. Raises
+    `Damaged` if an option is not valid."""
     return codec.read(type(options), merge(codec.written(options), given), "launch")

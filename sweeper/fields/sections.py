@@ -10,9 +10,9 @@ from sweeper.fields.nodes import Node, Place, Problems
 
 
 class Field(NamedTuple):
-    """One key. `doc` describes it in a sentence. `default` is used if the key is missing; it is
-    written as in a grid (`2m`). `examples` are shown if there is no default. `key` is the field's
-    name in documents, if it is different (`timeout_s`)."""
+    """One field of a section. `doc` is a sentence about the field. `default` is used if the key is
+    missing; it is written as in a grid (`2m`). Without a default, starter grids show the first of
+    `examples`. `key` is the field's name in plans, if it is not `name` (`timeout_s`)."""
 
     name: str
     kind: Kind
@@ -32,8 +32,8 @@ class Field(NamedTuple):
 
 
 class Reading:
-    """The result of reading one mapping. `values` maps the names of fields, as in documents, to
-    their valid values. Wrong, missing and null values are left out."""
+    """The result of reading one mapping. `values` maps the fields' names in plans to their valid
+    values. Wrong, missing and null values are left out."""
 
     def __init__(self, section: "Section", node: Node, name: str, problems: Problems) -> None:
         self.section, self.node, self.name, self.problems = section, node, name, problems
@@ -42,7 +42,7 @@ class Reading:
         self.values: dict[str, Any] = {}
 
     def value(self, key: str) -> Any:
-        """Return the value of a field by its name in documents, or its default."""
+        """Return the value, else the default, else None. `key` is the field's name in plans."""
         return self.values[key] if key in self.values else self.section.defaults().get(key)
 
     def path(self, key: str) -> str:
@@ -62,7 +62,7 @@ class Reading:
 class Section:
     """A mapping's declared fields. `needs` maps each required field to its name in messages.
     `check` notes mistakes in combinations of fields, and `more` is the JSON Schema for the same
-    rules. `elsewhere` returns where an unknown key belongs, as the end of a message, or ""."""
+    rules. `elsewhere` returns a hint for the message about an unknown key, or ""."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Section:
         )
 
     def defaults(self) -> dict[str, Any]:
-        """Return the declared defaults, by name and in the form of documents (`2m` is 120.0)."""
+        """Return the defaults of the fields, with names and values as in plans (`2m` is 120.0)."""
         nowhere = Place("default")
         return {
             field.key or field.name: field.kind.read(
@@ -111,9 +111,9 @@ class Section:
         others: Callable[[str], Field | None] = lambda _: None,
         known: Callable[[], Iterable[str]] = lambda: (),
     ) -> Reading:
-        """Read a mapping. `name` is its path, "" for the grid itself. `others` returns the field of
-        a key that is declared elsewhere, and `known` returns the names of these keys, which are
-        suggested after a typo."""
+        """Read a mapping. `name` is the mapping's path in messages, "" for the grid itself.
+        `others` returns the field of a key that is not declared here, or None. `known` returns more
+        names to suggest after a typo."""
         reading = Reading(self, node, name, problems)
         if node.entries is None:
             if node.value is not None:
@@ -147,8 +147,7 @@ class Section:
                 yield from field.kind.section.keys(f"{above}{field.name}.")
 
     def schema(self) -> dict[str, object]:
-        """Return the section's JSON Schema, without the part about required fields, which `whole`
-        returns."""
+        """Return the JSON Schema of the fields. Required fields may be missing (see `whole`)."""
         properties = {field.name: field.schema() for field in self}
         return {
             "type": "object",
@@ -158,7 +157,7 @@ class Section:
         }
 
     def whole(self) -> dict[str, object]:
-        """Return the JSON Schema of the required fields, for grids that extend no other."""
+        """Return the JSON Schema that demands the required fields, for grids without `extends`."""
         needed = {key: {"not": {"type": "null"}} for key in self._needs}
         return {"required": list(self._needs), "properties": needed}
 
@@ -177,13 +176,13 @@ def or_null(schema: Mapping[str, object]) -> dict[str, object]:
 
 
 class Nested:
-    """A section as the value of a field. An empty mapping counts as given."""
+    """A kind of field whose value is a section. An empty mapping is a valid value."""
 
     def __init__(self, section: Section) -> None:
         self.section = section
 
     def read(self, node: Node, where: str, problems: Problems) -> dict[str, object] | None:
-        """Return the given values, in the form of documents."""
+        """Return the valid values by their names in plans; None if the node is no mapping."""
         reading = self.section.read(node, where, problems)
         return None if node.entries is None else reading.values
 

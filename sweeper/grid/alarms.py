@@ -24,8 +24,8 @@ HOLES = ("run", "name", "rule", "sweep", "attempt", "message")
 
 
 class _Rule:
-    """The kind of the field of one rule, which takes `off`, `on` or new thresholds. The value
-    for `off` is False."""
+    """A kind of field for one alarm rule: `off`, `on` or new thresholds. `read` returns False for
+    `off`, and None for `on`."""
 
     def __init__(self, name: str) -> None:
         thresholds = RULES[name].thresholds

@@ -22,7 +22,7 @@ _Given = TypeVar("_Given")
 
 
 class _Part(NamedTuple):
-    """The base, axes and random axes of a grid, or of an entry of its `when`."""
+    """The values, axes and random axes of a grid, or of one entry of `when`."""
 
     base: dict[str, Setting]
     blocks: tuple[Block, ...]
@@ -42,8 +42,7 @@ def apply_to_launch(
     root: Node, changes: list[Override], problems: Problems
 ) -> tuple[Node, list[Override]]:
     """Put overrides such as `launch.backend=local` into the section `launch` of a grid that is not
-    read yet, so that they are read like the rest of the section. Return the grid and the other
-    overrides."""
+    read yet. Return the grid and the other overrides."""
     section = (root.entries or {}).get("launch")
     node = None if section is None or section[1].value is None else section[1]
     entries = dict((node.entries if node else None) or {})
@@ -81,8 +80,8 @@ def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
 
 def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:
     """Set a key. `launch.slurm.mem=8G` sets one key of the nested section `slurm`.
-    `launch.backend=slurm` replaces `backends`, but keeps the options that `backends` has for
-    slurm. `launch.backends=...` replaces `backend`."""
+    `launch.backend=slurm` removes `backends`, but first moves its options for slurm to
+    `launch.slurm`. `launch.backends=...` removes `backend`."""
     first, _, rest = key.partition(".")
     if not rest:
         if key == "backend" and "backends" in entries:
@@ -134,9 +133,9 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
 def _special(
     grid: Grid, change: Override, keys: Mapping[str, None]
 ) -> Callable[[Grid, Override, Problems], Grid] | None:
-    """Return the function that applies an override of a section of the grid, or of the seed
-    field. Return None if the override sets a value of the runs. `keys` are all keys that the
-    grid sets."""
+    """Return the function that applies an override of a section (`seeds`, `random.samples`) or of
+    the seed field. Return None for an override of another key. `keys` are all keys that the grid
+    sets."""
     section = change.key.partition(".")[0]
     if not touches(section, keys):
         if section == "random":
@@ -151,8 +150,8 @@ def _special(
 
 
 def advice(change: Override) -> str | None:
-    """Return a sentence about how to change the section of the grid that an override names.
-    Return None if the override names no section."""
+    """Return a hint on how to edit the section of the grid that an override would set. Return None
+    if the override sets no section."""
     if change.action == "drop":
         return None
     return as_override(change.key, flow(plain(change.node)), frozenset(SECTION.fields))
@@ -169,7 +168,7 @@ def _settings(change: Override, problems: Problems) -> dict[str, Setting]:
 
 
 def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
-    """Apply a value or an axis to an entry of `when`, if the entry sets the key."""
+    """Apply a value or an axis to an entry of `when`, if the entry sets the override's key."""
     part = _part(when)
     if not touches(change.key, part.keys):
         return when
@@ -181,8 +180,8 @@ def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
 
 
 def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
-    """Replace the axis of the override's key, in the same block, or add a new axis. The key is
-    no longer drawn at random."""
+    """Return the part with the override's axis. The new axis replaces the axis or the random axis
+    of the same key."""
     key = change.key
     settings = read_axis(key, change.place, change.node, problems)
     blocks: list[Block] = []

@@ -28,7 +28,7 @@ class Uncomputable(Exception):
 
 
 class Expression(NamedTuple):
-    """A parsed expression: its text, its tree, the keys in it, and the number of its parts."""
+    """A parsed expression with its keys. `size` counts its keys, constants and operations."""
 
     text: str
     tree: ast.expr
@@ -52,7 +52,7 @@ class Expression(NamedTuple):
 
 @functools.lru_cache(maxsize=1000)
 def parse(text: str) -> Expression:
-    """Parse an expression. Raises `Uncomputable` for anything but arithmetic."""
+    """Parse an expression. Raises `Uncomputable` if the text is too long or not arithmetic."""
     text = " ".join(text.split())
     if len(text) > MAX_TEXT:
         raise Uncomputable(f"more than {MAX_TEXT} characters")
@@ -68,8 +68,7 @@ def parse(text: str) -> Expression:
 
 
 def _check(node: ast.expr, text: str, keys: dict[str, None]) -> int:
-    """Check every part of a tree, add its keys to `keys`, and return the number of parts. The
-    recursion is bounded by the length of the text."""
+    """Check that a tree is arithmetic, add its keys to `keys`, and return the size of the tree."""
     key = _key(node)
     if key is not None:
         keys[key] = None
@@ -106,7 +105,7 @@ def _parts(node: ast.expr, text: str) -> list[ast.expr]:
 
 
 def _key(node: ast.expr) -> str | None:
-    """Return the key that a part names, such as `opt.lr`; None if it names no key."""
+    """Return the key that a node stands for, such as `opt.lr`; None for any other node."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -120,13 +119,13 @@ def _part(text: str, node: ast.expr) -> str:
 
 
 class _Computing:
-    """The computation of one expression, part by part."""
+    """The computation of one expression."""
 
     def __init__(self, text: str, lookup: _Lookup) -> None:
         self.text, self.lookup = text, lookup
 
     def value(self, node: ast.expr) -> object:
-        """Compute a part."""
+        """Return the value of a node."""
         key = _key(node)
         if key is not None:
             return self.lookup(key)
@@ -193,8 +192,8 @@ def _shown(value: object) -> str:
 
 
 def _bounded(value: object) -> float:
-    """Return `value`. Raises `Uncomputable` if it is not a real and finite number, or is too
-    long."""
+    """Return `value`. Raises `Uncomputable` for a number that is complex, infinite or NaN, and for
+    an integer of more than `_MAX_BITS` bits."""
     if isinstance(value, complex):
         raise Uncomputable("has no real value")
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:

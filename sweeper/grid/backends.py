@@ -19,7 +19,7 @@ _EXPECTED = "it takes a list of backends: NAME, or {NAME: {max_parallel: 8, OPTI
 
 
 class Entry(NamedTuple):
-    """One backend of the list, with its share and its options."""
+    """One entry of `launch.backends`: a backend, its share of the jobs, and its options."""
 
     kind: BackendType
     share: Share
@@ -47,7 +47,8 @@ class Places:
     """A kind of field: a list of distinct backends."""
 
     def read(self, node: Node, where: str, problems: Problems) -> list[Entry] | None:
-        """Return the valid entries, and report mistakes in the other entries."""
+        """Return the valid entries, and report the others. Return None for an empty list or another
+        value."""
         if node.items is None or not node.items:
             shown = "an empty list" if node.items is not None else kind(node)
             problems.add(node.place, f"{where} is {shown}; {_EXPECTED}")
@@ -79,7 +80,7 @@ class Places:
 
 
 def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
-    """Read `slurm`, or `{slurm: {partition: spot}}`."""
+    """Read `slurm` or `{slurm: {partition: spot}}`. Return None for anything else."""
     if isinstance(item.value, str):
         name, inner = item.value, Node({}, item.place)
     elif item.entries is not None and len(item.entries) == 1:

@@ -40,9 +40,9 @@ def exactly(**properties: object) -> dict[str, object]:
 
 
 class Setting(NamedTuple):
-    """One value given to one key. `value` is as written, `given` is the same value as dotted keys,
-    and `places` has the position of each dotted key. `refers` says whether the value has references
-    to other keys. `text` is the spelling of a number, if known."""
+    """One value that a grid gives to a key. `given` and `places` map dotted keys (`opt.lr` for
+    `opt: {lr: 1}`) to values and positions. `refers` says whether `value` has references to other
+    keys. `text` is a float as written in YAML, if known."""
 
     value: object
     given: dict[str, object]

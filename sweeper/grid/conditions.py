@@ -46,7 +46,7 @@ class When(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        """The keys, as written, that the entry gives values to, except the keys in `random`."""
+        """The keys in the entry's `base`, `grid` and `zip`, as written."""
         return [*self.base, *(key for block in self.blocks for key in block.axes)]
 
 

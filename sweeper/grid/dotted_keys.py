@@ -30,8 +30,8 @@ def touches(key: str, keys: Iterable[str]) -> bool:
 
 
 def assign(config: dict[str, object], key: str, given: Mapping[str, object]) -> None:
-    """Set `key` in a configuration of dotted keys to the values in `given`. Remove the keys
-    below `key`, and also the keys above (`opt: null` when `opt.lr` is set)."""
+    """Set `key` in a configuration of dotted keys: remove the key, all keys below it and all keys
+    above it (`opt: null` above `opt.lr`), and add the entries of `given`."""
     below = f"{key}."
     for other in [k for k in config if k.startswith(below) or key.startswith(f"{k}.")]:
         del config[other]
@@ -50,8 +50,7 @@ def leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:
 
 
 class Reach:
-    """A set of dotted keys with a fast test for keys above or below a key, even with thousands
-    of keys."""
+    """A set of dotted keys that finds keys above and below a key fast."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = set(keys)

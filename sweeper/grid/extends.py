@@ -58,11 +58,11 @@ def decoded(data: bytes, path: str) -> str:
 def extended(
     root: Node, path: str, size: int, problems: Problems
 ) -> tuple[Node, tuple[Source, ...]]:
-    """Merge a grid with the files that it extends. Return the merged grid and these files, the
-    nearest first.
+    """Merge a grid with the files that it extends. Return the merged grid and the files, in the
+    order in which they are read.
 
     `path` is the grid's own file; if it is "", relative paths start at the current folder. `size`
-    is the grid's length in bytes: all files together have the same limit as one file alone. If a
+    is the grid's length in bytes. The grid and the files together have at most `MAX_BYTES`. If a
     file cannot be read, report why and raise `Stop`.
     """
     sources: list[Source] = []
@@ -88,8 +88,8 @@ def extended(
 
 
 def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Merge the grid `text` with the files that it extends, given as (path, text), the nearest
-    first. Raises `GridError`."""
+    """Merge the grid `text` with the files that it extends, given as (path, text) in the order that
+    `extended` returns. Raises `GridError`."""
     problems = Problems()
     layers: list[Node] = []
     for path, layer_text in (("", text), *extends):
@@ -173,8 +173,8 @@ def _are_mappings(*nodes: Node) -> bool:
 
 
 def _merge_section(under: Node, over: Node, section: str) -> Node:
-    """Merge two mappings key by key, including their nested sections. (All mappings in `launch`
-    are nested sections.) A stage that is in both mappings is merged like a grid."""
+    """Merge two mappings key by key. Mappings directly in `launch`, and `random.axes`, are merged
+    in the same way. A stage is merged like a grid. Null removes a key of `under`."""
     merged: Entries = dict(under.entries or {})
     for key, (place, node) in (over.entries or {}).items():
         # A null has nothing to remove here, so it is treated as any other value.
@@ -194,12 +194,12 @@ def _merge_section(under: Node, over: Node, section: str) -> Node:
 
 
 def _is_section(above: str, key: str) -> bool:
-    """Return whether the value of a key in a section is itself merged key by key."""
+    """Return whether two mappings under `key` of the section `above` are merged key by key."""
     return above == "launch" or (above, key) == ("random", "axes")
 
 
 def _merge_base(under: Node, over: Node) -> Node:
-    """Merge two `base` sections as dotted keys: `opt.lr` replaces only this key of `opt`."""
+    """Merge two sections `base` by dotted keys: `opt.lr` in `over` keeps other keys of `opt`."""
     leaves_above = list(_leaves(over.entries or {}))
     above = {key: (place, node) for key, place, node in leaves_above}
     reach = Reach(above)
@@ -215,8 +215,8 @@ def _merge_base(under: Node, over: Node) -> Node:
 
 
 def _without(below: Entries, values: set[str], axes: set[str], above: Entries) -> Entries:
-    """Return the sections of the grid `below` without the keys that the grid `above` sets.
-    `values` are the keys in the `base` of `above`, and `axes` are its axes."""
+    """Return the sections of the grid `below` without the keys that the grid `above` sets. `values`
+    are the keys in the section `base` of `above`, and `axes` are the keys of its axes."""
     remaining = dict(below)
     taken, given = Reach(values | axes), Reach(values)
 
@@ -258,7 +258,7 @@ def _cut_whens(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[
 
 
 def _cut(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
-    """Return a mapping with only the keys to keep."""
+    """Return a mapping with only the keys that `keep` accepts."""
     place, node = entry
     if node.entries is None:
         return entry
@@ -291,7 +291,7 @@ _CUTS = {"base": _cut, "grid": _cut, "random": _cut_random, "zip": _cut_each}
 
 
 def _axes(root: Entries) -> set[str]:
-    """Return the keys of the grid's axes, except axes under a condition."""
+    """Return the keys of the grid's axes, without the axes in `when`."""
     keys = {key for key, (_, node) in _entries(root, "grid").items() if node.value is not None}
     zipped = root["zip"][1].items if "zip" in root else None
     for item in zipped or ():
@@ -305,7 +305,7 @@ def _entries(root: Entries, section: str) -> Entries:
 
 
 def _leaves(entries: Entries) -> Iterator[tuple[str, Place, Node]]:
-    """Split a mapping into dotted keys. Yield each with the place of its top key, and its value."""
+    """Yield each dotted key of a mapping, the place of its first part, and its value."""
     for key, (place, node) in entries.items():
         for leaf, item in leaves(key, node):
             yield leaf, place, item

@@ -20,7 +20,7 @@ _GIVEN: dict[str, object] = {"not": {"type": "null"}}
 
 
 def grid_schema() -> dict[str, object]:
-    """Return the whole schema, with the options of every installed backend."""
+    """Return the JSON Schema of a grid, with the options of every installed backend."""
     fields = dict(SECTION.fields)
     launch = LAUNCH.extended(*backend_fields())
     launch.fields["backend"] = launch.fields["backend"]._replace(examples=tuple(backend_names()))
@@ -52,7 +52,7 @@ def grid_schema() -> dict[str, object]:
 
 
 def _whole() -> dict[str, object]:
-    """Return the requirements that apply only to a grid that extends no other grid."""
+    """Return the JSON Schema of what only a grid without `extends` must contain."""
     return {
         "anyOf": [
             {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}},

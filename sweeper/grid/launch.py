@@ -78,8 +78,7 @@ def stage_backend_fields() -> Iterator[Field]:
 
 
 class StageLaunch(NamedTuple):
-    """The values that a stage sets for its own runs, in the form of `Stage.launch`, and the place
-    of each key."""
+    """A stage's own `launch`: its values by their names in plans, and the places of its keys."""
 
     values: dict[str, object]
     places: dict[str, Place]
@@ -87,8 +86,7 @@ class StageLaunch(NamedTuple):
 
 def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) -> StageLaunch:
     """Read the section `launch` of a stage. `name` is the section's name in messages, `whole` is
-    the sweep's section. Options of a backend that the sweep does not use are also read, as in
-    the sweep's section."""
+    the sweep's section. Options of unused backends are also read."""
     section = STAGE_SECTION.extended(*stage_backend_fields())
     entries: dict[str, tuple[Place, Node]] = {}
     for key, (place, item) in (node.entries or {}).items():
@@ -111,8 +109,8 @@ def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) 
 
 
 def _over(whole: Launch, key: str, given: object) -> object:
-    """Return a stage's value. Options of a backend are merged onto the sweep's options of this
-    backend."""
+    """Return a stage's value for `key`. A backend's options are merged into the sweep's options of
+    the backend."""
     kind = None if key in Launch._fields else with_key(key)
     return given if kind is None else kind.merge(whole.options.get(key, {}), table_of(given))
 
@@ -157,7 +155,7 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
 
 
 def _check_gpus(reading: Reading, where: str, chosen: Iterable[BackendType]) -> None:
-    """Report a backend with which `gpus` does not work, and keys that contradict `gpus`."""
+    """Report backends that do not support `gpus`, and keys that contradict `gpus`."""
     gpus, shared = reading.values.get("gpus", 0), reading.values.get("per_gpu", 1)
     if shared > 1 and gpus != 1:
         reading.problem("per_gpu", f"{where}.per_gpu needs `gpus: 1`: runs share one GPU")
@@ -203,8 +201,9 @@ def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
 
 
 def _together(places: list[Entry], most: int | None) -> dict[str, object]:
-    """Return the values for the whole sweep. `max_parallel` is the sum over the backends unless
-    the sweep sets it (`most`). A list of one backend is the same as `backend`."""
+    """Return the sweep's backends and `max_parallel`; {} without backends. `max_parallel` is `most`
+    if set, else the sum of the backends' limits. A single backend is stored as `backend`, with the
+    smaller of both limits."""
     shares = tuple(entry.share for entry in places)
     if not shares:
         return {}

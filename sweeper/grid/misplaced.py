@@ -11,8 +11,8 @@ _SHARED = ("name", "seed")
 
 
 def belongs(key: str) -> str:
-    """Return where a top-level key of the grid belongs, as the end of a message: `: it belongs in
-    launch`, or "" if no section has such a key."""
+    """Return the end of a message about a misplaced top-level key, such as `: it belongs in
+    launch`. Return "" if no section has a key of this name."""
     for name, section in _SECTIONS.items():
         if key in section.fields and key not in _SHARED:
             return f": it belongs in {name}, as in {name}: {{{key}: ...}}"
@@ -20,8 +20,8 @@ def belongs(key: str) -> str:
 
 
 def as_override(key: str, value: str, sections: frozenset[str]) -> str | None:
-    """Return a hint if an override's key names a part of the grid instead of a value of its runs.
-    The hint says how to change that part. `sections` are the names of the grid's sections."""
+    """Return a hint on how to set the section, or the key of `launch`, that an override `key=value`
+    names. Return None for any other override. `sections` are the names of the grid's sections."""
     section, _, below = key.partition(".")
     if section == "budget":
         given = f"{below}={value}" if below else "usd=20"

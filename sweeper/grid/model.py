@@ -23,11 +23,10 @@ from sweeper.sweep.plan import Budget
 class Grid(NamedTuple):
     """A grid as read. It has either a `recipe` or a `command`, not both.
 
-    `blocks` are the axes of `grid`, `zip` and `random`, with the drawn values. `fixed` are the
+    `blocks` are the axes of `grid` and `zip`, and the drawn values of `random`. `fixed` are the
     values of the command line, which override all other values; `dropped` are the keys that the
-    command line removes. `places` has the positions of the sections (`recipe`, `launch.python`,
-    ...). `text` is the grid as written, `extends` are the files that the grid extends, and `notes`
-    are warnings.
+    command line removes. `places` has the positions of the sections and of the keys of `launch`.
+    `extends` are the files that the grid extends, and `notes` are warnings.
 
     A grid with `stages` makes no runs itself: each stage is a grid.
     """
@@ -88,8 +87,8 @@ class Grid(NamedTuple):
 
 
 class StageGrid(NamedTuple):
-    """A stage as read: its own grid, the runs that it takes from other stages (`takings`), the
-    references to these stages in its values, and its own `launch` in the form of `Stage.launch`."""
+    """A stage as read: its own grid, the runs that it takes from other stages (`takings`), its
+    references to values of other stages, and the values of its own `launch`."""
 
     name: str
     place: Place

@@ -69,11 +69,11 @@ def _canonical_float(value: float) -> str:
 
 
 def run_id(source: str, values: str, seed: str) -> str:
-    """Return the id of a run.
+    """Return the id of a run, a hash of a JSON text.
 
-    `source` is the JSON member of the recipe (`"recipe":"sft"`), `values` are the members of the
-    values, sorted by key and separated by commas, and `seed` is the canonical seed (`null` for
-    none).
+    The arguments are parts of this text: the member of the recipe (`"recipe":"sft"`) or command,
+    the members of the values (`"lr":1`), sorted by key and joined by commas, and the seed (`null`
+    for none).
     """
     return _hash(f'{{{source},"seed":{seed},"values":{{{values}}}}}', 12)
 
@@ -83,8 +83,8 @@ def _hash(text: str, digits: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number with an exponent (`1e-4`) if that is shorter than without (`0.0001`). A
-    number of 1 or more gets an exponent only if that saves more than two characters."""
+    """Write a number with an exponent (`1e-4`) if that is shorter than a decimal (`0.0001`). For a
+    number of 1 or more, an exponent must save more than two characters."""
     digits = repr(value)
     if "e" in digits:
         mantissa, exponent = digits.split("e")
@@ -104,8 +104,8 @@ def _number(value: float) -> str:
 
 
 def _label(value: object, written: str | None = None) -> str:
-    """Return the label of a value for names. A float is labelled as it is `written` in the grid.
-    Labels of different values may be equal, as for `a/x` and `b/x`, or differ only in case;
+    """Return the label of a value for names. A float keeps the spelling that it has in the grid
+    (`written`). Labels of different values may be equal (`a/x` and `b/x`), or differ only in case.
     `value_labels` adds hashes to such labels."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
@@ -121,8 +121,8 @@ def _label(value: object, written: str | None = None) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether a string can appear unchanged, and cannot be mistaken for a number, boolean or
-    null."""
+    """Return whether a string can be a label: it is short, has only safe characters, and looks like
+    no number, boolean or null."""
     if len(text) > _MAX_LABEL or not _SAFE.match(text):
         return False
     if text.lower() in ("none", "true", "false", "null", "nan", "inf"):
@@ -131,8 +131,8 @@ def _is_plain(text: str) -> bool:
 
 
 def _plain_part(text: str) -> str | None:
-    """Return the part of a string that appears in a name: the whole string, or the end of a path
-    such as `Qwen/Qwen3-8B`. Return None if neither can appear unchanged."""
+    """Return the label of a string: the whole string, or the end of a path such as `Qwen/Qwen3-8B`.
+    Return None if neither can be a label."""
     if _is_plain(text):
         return text
     above, _, last = text.rpartition("/")
@@ -155,9 +155,9 @@ def _hashed(value: object, digits: int) -> str:
 def value_labels(
     values: Iterable[object], written: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Map the canonical texts of all values of one axis to labels. `written` maps canonical
-    texts of numbers to the spelling in the grid. Labels differ even if case is ignored: if two
-    labels differ only in case, the label with capitals gets a hash."""
+    """Map the canonical texts of all values of one axis to labels. `written` maps canonical texts
+    of numbers to the spelling in the grid. Hashes are added where labels would be equal in lower
+    case, so that all labels differ."""
     distinct = {canonical(value): value for value in values}
     labels = {text: _label(value, written.get(text)) for text, value in distinct.items()}
     for digits in (6, 12, 64):
@@ -180,9 +180,8 @@ def short_form(field: str) -> str:
 
 
 def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
-    """Map keys to their short forms: the last dotted part, in its customary abbreviation. The
-    whole key is used if another key has the same short form, or if the short form equals
-    `taken`, the label of the seed. The key `taken` itself stays as it is."""
+    """Map each key to a short label: its last dotted part, abbreviated if possible. If two labels
+    are equal, or a label equals `taken` (the label of the seed), the whole keys are used."""
     short: dict[str, str] = {}
     for key in keys:
         short[key] = _clip(short_form(key.rpartition(".")[2]))

@@ -17,8 +17,8 @@ _LISTED = re.compile(r"[^\s,]+(,[^\s,]+)+\Z")
 
 
 class Override(NamedTuple):
-    """One change of `key`. `action` is the kind of the change, `node` is the value or the list
-    of values."""
+    """One override of `key`. `node` has the new value, or the list or range of an axis. For `drop`,
+    the node's value is None."""
 
     action: Literal["value", "axis", "drop"]
     key: str
@@ -91,8 +91,8 @@ def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
 
 
 def _given(key: str, text: str, place: Place, problems: Problems) -> Node | None:
-    """Return the value of an override, or the values of `key=a,b`. Keys of `launch` cannot be
-    axes."""
+    """Return the node of an override's value; None if it cannot be read. Under `launch`, `a,b` is
+    one text; elsewhere it becomes a list."""
     if text[:1] in ("[", "{", '"', "'") or not _LISTED.match(text) or key.startswith("launch."):
         return _value(text, place, problems)
     items = [_value(part, place, problems) for part in text.split(",")]

@@ -22,7 +22,7 @@ class _Mistake(Exception):
 
 
 def is_range(node: Node) -> bool:
-    """Return whether a node is a mapping with the name of a range as its only key."""
+    """Return whether a node is a range, such as `{linspace: [0, 1, 5]}`."""
     entries = node.entries or {}
     return len(entries) == 1 and next(iter(entries)) in _RANGES
 
@@ -77,8 +77,8 @@ def _logarithmic(given: list[Decimal]) -> list[Decimal]:
 
 
 def _steps(start: Decimal, end: Decimal, count: Decimal) -> Decimal:
-    """Return the number of steps between `count` values from `start` to `end`. Raises
-    `_Mistake`."""
+    """Return the number of steps between `count` values. Raises `_Mistake` for a wrong `count`, or
+    for equal ends."""
     if count != int(count) or not 2 <= count <= MAX_VALUES:
         raise _Mistake(f"a count of values as its third number, 2 to {MAX_VALUES}")
     if start == end:

@@ -40,8 +40,8 @@ def load_grid(path: str, overrides: Overrides = ()) -> Grid:
 
 
 def parse_grid(text: str, filename: str, overrides: Overrides = ()) -> Grid:
-    """Read the grid in `text`. `filename` appears in messages, its stem is the default name, and
-    its folder is where paths in `extends` start.
+    """Read the grid in `text`. `filename` appears in messages. Its stem is the grid's default name,
+    and relative paths in `extends` start at its folder.
 
     Raises `GridError`.
     """

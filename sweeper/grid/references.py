@@ -22,8 +22,8 @@ _MISSING: object = object()
 
 
 class BrokenReference(Exception):
-    """The error for a reference that cannot be resolved. Its text says why. `missing` is the key
-    that does not exist, if that is the reason."""
+    """The error for a reference that cannot be resolved. Its text says why. If the reference names
+    a key that does not exist, `missing` is this key."""
 
     def __init__(self, message: str, missing: str | None = None) -> None:
         super().__init__(message)
@@ -90,7 +90,7 @@ def _fault(match: re.Match[str]) -> str | None:
 
 
 def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
-    """Return the dotted keys that lie below `key` in a configuration, as one nested mapping."""
+    """Return the values below `key`, nested: for `opt`, `opt.lr: 1` becomes `{lr: 1}`."""
     result: dict[str, object] = {}
     for other, value in config.items():
         if other.startswith(f"{key}."):
@@ -104,10 +104,10 @@ def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
 
 
 class Resolver:
-    """Resolves references to values. Callers always say which keys may hold references, because a
-    resolved value may look like a reference, but must not be resolved again.
+    """A resolver of references. Callers name the keys whose values may contain references.
+    References in other values are not resolved.
 
-    Results are cached, and equal values are one object, so callers may cache by `id()`.
+    Results are cached. Equal results are the same object, so callers may cache by `id()`.
     """
 
     def __init__(self) -> None:
@@ -120,8 +120,8 @@ class Resolver:
     def text(
         self, config: Mapping[str, object], key: str, keys: Collection[str], late: str | None
     ) -> str | None:
-        """Return the canonical text of the value of `key`, with the references in `keys`
-        resolved; None for a value that depends on the key `late`. Raises `BrokenReference`."""
+        """Return the canonical text of the value of `key`; None if it depends on the key `late`.
+        References in the values of `keys` are resolved. Raises `BrokenReference`."""
         reading = _Reading(config, keys, late)
         try:
             return canonical(reading.key(key, ()))
@@ -133,8 +133,8 @@ class Resolver:
     def fill(
         self, config: Mapping[str, object], value: object, keys: Collection[str], late: str | None
     ) -> object:
-        """Resolve a value that belongs to no key. Return it unchanged if it depends on the key
-        `late`. Raises `BrokenReference`."""
+        """Resolve the references in `value`. If `value` depends on the key `late`, return it
+        unchanged. Raises `BrokenReference`."""
         reading = _Reading(config, keys, late)
         try:
             return self._keep(reading.fill(value, ()))
@@ -230,8 +230,7 @@ class _Reading:
         return nested({k: self.key(k, (*path, key)) for k in below}, key)
 
     def _below(self, key: str) -> list[str]:
-        """Return the keys below a key. The first call indexes all keys, since many references
-        may be broken."""
+        """Return the keys below a key. The first call makes an index of all keys."""
         if self._beneath is None:
             self._beneath = {}
             for other in self.config:
@@ -304,8 +303,8 @@ class _Reading:
 
 
 def _size(value: object, depth: int, limit: int) -> int:
-    """Count characters and values. Return more than `limit` for values nested deeper than `depth`.
-    Stop counting once the limit is exceeded."""
+    """Return the number of characters and values in `value`. If `value` has more than `limit`, or
+    is nested deeper than `depth`, return some number above `limit`."""
     if isinstance(value, str):
         return len(value)
     if not isinstance(value, list | dict):
@@ -320,8 +319,8 @@ def _size(value: object, depth: int, limit: int) -> int:
 
 
 def _leaves(key: str, value: object) -> Iterable[tuple[str, object]]:
-    """Split a value into dotted keys with their values, as if it were written in place of the
-    reference."""
+    """Split the value of `key` into dotted keys with their values: `opt` and `{lr: 1}` give
+    `opt.lr` and 1."""
     entries = table_of(value)
     if entries and all(map(is_key_below, entries)):
         for part, item in entries.items():

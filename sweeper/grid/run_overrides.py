@@ -23,8 +23,8 @@ class _Overrides:
         self._section = section.extended(condition)
 
     def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
-        """Return the mappings as stored in plans: `if` maps each key to a list of values, one of
-        which a run must have."""
+        """Return the mappings as stored in plans; None if the node is no list. `if` maps each key
+        to the list of values that it may have in a run."""
         if node.items is None:
             wrong(node, where, "a list of mappings, each with the key `if`", problems)
             return None
@@ -69,8 +69,8 @@ def asked_by(
     config: Mapping[str, object],
     merge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object]],
 ) -> dict[str, object]:
-    """Return the options for the job of a run with this configuration: the section's options,
-    onto which each matching override is merged in order. `merge` is the backend's own function."""
+    """Return a backend's options for the job of a run with this configuration. Overrides that match
+    the run are merged, in order, into the other options with the backend's `merge`."""
     options_of_run = {key: value for key, value in options.items() if key != OVERRIDES}
     for entry in _overrides(options):
         if _meant(entry, config):

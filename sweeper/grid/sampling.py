@@ -25,7 +25,7 @@ _MAX_BOUND = 10**15
 
 
 class Drawn(NamedTuple):
-    """An axis of `random`: how it is drawn (`kind`), and its bounds, or for `choice` its values."""
+    """An axis of `random`. `choice` draws from `choices`, other kinds between `low` and `high`."""
 
     kind: str
     low: float
@@ -148,8 +148,8 @@ RANDOM = Field("random", Shape(SECTION.schema, read_random), "Axes whose values 
 
 
 def draw(random: Random, notes: list[str]) -> Block:
-    """Draw the samples, and return them as axes that vary together. Of equal samples, only one
-    is kept."""
+    """Draw the samples, and return them as axes that vary together. Repeated samples are left out,
+    and `notes` gets a sentence about them."""
     columns = {key: _column(random, key, drawn) for key, drawn in random.axes.items()}
     rows: dict[tuple[str, ...], int] = {}
     for number in range(random.samples):
@@ -190,8 +190,8 @@ def _column(random: Random, key: str, drawn: Drawn) -> tuple[list[Setting], list
 
 
 def _drawing(drawn: Drawn) -> Callable[[int], float]:
-    """Return the function that maps 256 random bits to the drawn value; for `choice`, to the
-    value's index."""
+    """Return a function that maps 256 random bits to the drawn value, or for `choice` to the index
+    of a value."""
     if drawn.kind in ("choice", "integers"):
         low = 0 if drawn.choices else int(drawn.low)
         count = len(drawn.choices) or int(drawn.high) - low + 1

@@ -15,10 +15,9 @@ _NO_FIELD = "none"
 
 
 class Seeds(NamedTuple):
-    """The recipe's field for the seed, and the seeds. If `field` is None, no seed is set: the
-    runs differ by other randomness, and the seeds only number them. If `least` is set, this is a
-    race: every cell gets the first `least` seeds, and only cells that may still be the best get
-    the other seeds."""
+    """The recipe's field for the seed, and the seeds. If `field` is None, the recipe gets no seed,
+    and the seeds only number the runs of a cell. If `least` is set, this is a race: every cell gets
+    the first `least` seeds, and only cells that may still be the best get the other seeds."""
 
     field: str | None
     values: tuple[int, ...]
@@ -27,8 +26,8 @@ class Seeds(NamedTuple):
 
 
 def read_seeds(node: Node, where: str, problems: Problems) -> Seeds | None:
-    """Read `3` (seeds 0, 1, 2), `[11, 12]`, `{field: shuffle_seed, values: 3}` or `{race:
-    3..10}`. With `field: none` no seed is set."""
+    """Read `3` (seeds 0, 1, 2), `[11, 12]`, `{field: shuffle_seed, values: 3}` or `{race: 3..10}`.
+    Return None if no seeds are given. With `field: none`, the recipe gets no seed."""
     race = None
     if node.entries is None:
         field, values = _SECTION.defaults()["field"], _read_values(node, where, problems)
@@ -65,7 +64,7 @@ def _read_race(node: Node, where: str, problems: Problems) -> tuple[int, int] | 
 
 
 def check_race(seeds: Seeds | None, metric: Metric | None, problems: Problems) -> None:
-    """Report a race without a metric, or with a metric that has several best cells."""
+    """Report a race without a metric, or with `metric.by`, which asks for several best cells."""
     if seeds is None or seeds.least is None:
         return
     if metric is None:

@@ -36,7 +36,7 @@ FROM: dict[str, object] = {
 
 
 class Taking(NamedTuple):
-    """A source of parents, its place in the grid, and the places of the source's `takes`."""
+    """One entry of `from` in a stage (`source`), its place, and the places of `source.takes`."""
 
     source: Source
     place: Place
@@ -52,8 +52,8 @@ def stages_before(takings: Iterable[Taking]) -> list[str]:
 
 
 def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:
-    """Read the `from` of a stage: the runs of earlier stages that the stage's runs continue
-    from."""
+    """Read the section `from` of a stage. It names the runs from which the stage's runs
+    continue."""
     items = [node] if node.items is None else node.items
     if not items or len(items) > _SOURCES:
         problems.add(node.place, f"{where} names no stage" if not items else f"{where}: too many")

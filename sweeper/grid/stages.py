@@ -28,7 +28,7 @@ _REFERENCE = re.compile(r"(\$?)\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}")
 
 
 class Reference(NamedTuple):
-    """`${stage.key}`, and its place."""
+    """A reference `${stage.key}` to a value of another stage, and its place."""
 
     stage: str
     key: str
@@ -36,8 +36,8 @@ class Reference(NamedTuple):
 
 
 class StageNode(NamedTuple):
-    """A stage as in the file: its sections, in which references to stages are escaped, what it
-    takes from other stages, and its own `launch`."""
+    """A stage as in the file. References to other stages in `entries` are escaped, and collected in
+    `references`. `takings` is the stage's `from`."""
 
     name: str
     place: Place
@@ -48,8 +48,8 @@ class StageNode(NamedTuple):
 
 
 def stages_schema(sections: Mapping[str, object]) -> dict[str, object]:
-    """Return the JSON Schema of `stages`. `sections` has the schemas of a stage's sections,
-    except `from`."""
+    """Return the JSON Schema of `stages`. `sections` has the schemas of a stage's sections without
+    `from`."""
     of = {"description": "The runs of earlier stages that the stage continues from.", **FROM}
     stage = {
         "type": ["object", "null"],
@@ -80,7 +80,7 @@ WHOLE: Mapping[str, object] = {
 
 
 def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems) -> None:
-    """Report sections outside the stages that belong in a stage."""
+    """Report top-level sections that belong in a stage."""
     for key in IN_STAGE:
         if key in entries and entries[key][1].value is not None:
             message = f"{key}: the grid has stages: move it into one of them"
@@ -139,7 +139,7 @@ def _read_stage(
 def _escaped(
     node: Node, names: Sequence[str], references: list[Reference], problems: Problems
 ) -> Node:
-    """Escape the references to stages in a node, and add them to `references`."""
+    """Return a node with escaped references to stages. Add the references to `references`."""
     if node.items is not None:
         return node._replace(value=[_escaped(i, names, references, problems) for i in node.items])
     if node.entries is not None:
@@ -176,8 +176,8 @@ def _escaped(
 def divide(
     changes: Iterable[Override], stages: Sequence[StageNode], problems: Problems
 ) -> tuple[dict[str, list[Override]], dict[str, tuple[Reference, ...]]]:
-    """Return two dicts: from stage to its overrides (`sft.max_steps=5`), and from stage to the
-    references in these overrides."""
+    """Group overrides such as `sft.max_steps=5` by stage. Return two mappings from the name of each
+    stage: to its overrides, and to the references in these overrides."""
     names = [stage.name for stage in stages]
     by_stage: dict[str, list[Override]] = {name: [] for name in names}
     references: dict[str, list[Reference]] = {name: [] for name in names}
@@ -220,8 +220,8 @@ def check_graph(
 
 
 def _cycle(before: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a cycle of stages, each of which takes runs from the stage before, or [] if there
-    is none. The cycle begins with the first of its stages in the file."""
+    """Return a cycle of stages; [] if there is none. Each stage of the cycle takes runs from the
+    stage before. The cycle begins and ends with the stage that is first in the file."""
     for start in before:
         came: dict[str, str] = {}
         pending = [start]
@@ -240,8 +240,8 @@ def _cycle(before: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def ordered(stages: Sequence[StageNode]) -> Iterator[StageNode]:
-    """Yield the stages in the order of the file, but each after the stages that it takes runs
-    from. There must be no cycle."""
+    """Yield each stage after the stages that it takes runs from, otherwise in the order of the
+    file. Stages in a cycle are left out."""
     done: set[str] = set()
     pending = list(stages)
     while pending:

@@ -20,9 +20,9 @@ _PLACEHOLDERS: Mapping[str, object] = {"str": "FILL ME IN", "int": 1, "float": 0
 
 
 class Field(NamedTuple):
-    """A field of a recipe's config. `key` is dotted. `default` is YAML, or None if there is no
-    plain default. `choices` are the values of a Literal. `section` is the key of the nested
-    config that contains the field, if that config is optional and has required fields."""
+    """A field of a recipe's config. `key` is dotted. `default` is YAML, or None if the default is
+    unknown. `choices` are the values of a Literal. `section` is the key of the nearest config that
+    contains the field, is optional and has required fields; else ""."""
 
     key: str
     type: str
@@ -56,9 +56,9 @@ def _fields(
     needed: bool = True,
     section: str = "",
 ) -> Iterator[Field]:
-    """Yield all fields except `filled`. Fields of nested configs have dotted keys. `needed` says
-    whether the config with these fields is required itself; if it is not, none of its fields is.
-    `section` is the key of the nearest optional config that has required fields."""
+    """Yield all fields except `filled`. Fields of nested configs have dotted keys. If `needed` is
+    False, the config with these fields is optional, and no field is required. `section` is as in
+    `Field`."""
     for name, about in takes.items():
         key = f"{above}{name}"
         if key in filled:
@@ -351,9 +351,8 @@ def _folded(head: str, about: str) -> Iterator[str]:
 
 
 def _schema_below(out: str) -> str | None:
-    """Return the relative path from the grid to the JSON Schema, so that an editor finds the schema
-    on every machine that has the folder. Return None if there is no schema, or the grid is not
-    below the current folder."""
+    """Return the path of the JSON Schema, relative to the grid's folder. Return None if there is no
+    schema, or if the grid is not below the current folder."""
     grid = os.path.realpath(out)
     if (
         out == "-"

@@ -9,8 +9,8 @@ from sweeper.recipe.command_template import placeholders
 
 
 def used_keys(grid: Grid) -> set[str]:
-    """Return the keys whose values have an effect, directly or through references: keys in the
-    command, in conditions and in `launch.window`."""
+    """Return the keys in the command, in conditions and in `launch.window`, and all keys to which
+    their values refer. Return an empty set if the command has a stray brace."""
     try:
         used = {*placeholders(grid.command or ()), *placeholders([grid.launch.window or ""])}
     except RecipeError:

@@ -90,7 +90,7 @@ def check_track(
 
 
 def check_env(wandb: Wandb | None, launch: Launch, place: Place, problems: Problems) -> None:
-    """Report variables in `launch.env` (at `place`) that are set because of the section `wandb`."""
+    """Report variables in `launch.env` (at `place`) that the section `wandb` sets too."""
     if wandb is None:
         return
     for name in launch.env:

@@ -42,9 +42,8 @@ from sweeper.sweep.trust import is_ours, sealed
 
 
 def check(folder: SweepFolder) -> None:
-    """Check that the store of a sweep can be used for a launch. Raises `UsageError` if the store
-    is in this process's memory, and `StoreError` if it does not answer or fails the test of its
-    writes."""
+    """Check that the store of a sweep can be used for a launch. Raises `UsageError` if the store is
+    in this process's memory, and `StoreError` if it does not answer or if a test write fails."""
     if folder.store.root.startswith("memory://"):
         raise UsageError(
             f"{folder.store.root} is in the memory of this process, which jobs cannot "
@@ -67,7 +66,7 @@ def recover(folder: SweepFolder, *, over: bool) -> None:
 
 
 def messages_file(folder: SweepFolder) -> str:
-    """Return the path of the log file of a sweep's launchers on this machine."""
+    """Return the path of the file with the log messages of a sweep's launchers."""
     path = folder.store.local_path(folder.launcher_messages)
     return path or launcher_log(folder).removesuffix(".log") + ".messages.log"
 
@@ -89,7 +88,7 @@ def logging_of(folder: SweepFolder) -> Generator[None]:
 
 
 def launcher_log(folder: SweepFolder) -> str:
-    """Return the path of a detached launcher's log on this machine."""
+    """Return the path on this machine for the output of a sweep's detached launcher."""
     logs = os.path.join(home(), "launchers")
     os.makedirs(logs, exist_ok=True)
     name = hashlib.sha256(folder.address.encode()).hexdigest()[:16]
@@ -107,9 +106,9 @@ _ENDS = (0, 3, 4)
 
 
 def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = False) -> None:
-    """Start a launcher that outlives this process. Wait until the launcher has done its first
-    step, or has held the sweep's lock for `_FIRST_SECONDS`. Raises `EnvironmentFailure` if the
-    launcher failed or gave up, and `StoreError` if it has not taken the lock in time."""
+    """Start a launcher that outlives this process. Wait until the launcher has done its first step,
+    or has held the sweep's lock for `_FIRST_SECONDS`. Raises `EnvironmentFailure` if the launcher
+    failed or gave up, and `StoreError` if it does not take the lock within `_START_SECONDS`."""
     before = published(folder)
     command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", folder.address]
     command += ["--smoke"] if smoke else []
@@ -142,9 +141,8 @@ def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = F
 
 
 def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], object]:
-    """Start the launcher in a tmux window. Return a function that starts the launcher again:
-    the caller needs it if the window still belonged to an earlier launcher that was about to
-    exit."""
+    """Start the launcher in a tmux window. Return a function that starts the launcher again if the
+    window's program has ended, since that program may be an earlier launcher."""
     from sweeper.backends.tmux.backend import ensure_view
     from sweeper.backends.tmux.server import TmuxServer
 
@@ -186,8 +184,7 @@ def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
 
 
 def published(folder: SweepFolder) -> object:
-    """Return the status document that the last launcher published, or None if there is none. A
-    new launcher publishes a new document."""
+    """Return the status document that the last launcher published, or None if there is none."""
     with suppress(NotFound):
         return folder.store.read(folder.observations)
     return None
@@ -216,8 +213,8 @@ _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_p
 def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> bool:
     """Give a plan to the running launcher, and wait until the launcher uses the plan. If the
     launcher already has this plan, return True immediately. Return False if the launcher has ended
-    or is about to end. Raises `AnotherLauncher` if the launcher cannot continue with the plan, or
-    does not use it within a minute."""
+    or is about to end. Raises `AnotherLauncher` if the launcher cannot use the plan, or does not
+    use it within a minute."""
     try:
         before = folder.read_plan()
     except NotFound as error:  # Another launch is about to write the plan.
@@ -258,7 +255,7 @@ def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str],
 
 
 def _code_of(plan: Plan) -> str | None:
-    """Return the hash of the code that the plan's runs execute."""
+    """Return the hash of the plan's copy of the code; None if the plan has no copy."""
     return None if plan.snapshot is None else plan.snapshot.hash
 
 

@@ -28,12 +28,12 @@ class Remark(NamedTuple):
 
 
 class Untranslatable(Exception):
-    """A file cannot be translated at all. The text is the reason."""
+    """The error for a file that cannot be translated at all. Its text says why."""
 
 
 class Draft:
-    """A grid that is built in parts. Methods take keys as the other program spells them; `key`
-    returns the grid's spelling."""
+    """A grid that a translation builds step by step. Methods take keys as the translated file
+    spells them; `key` returns the grid's spelling."""
 
     def __init__(self, source: str, kind: str) -> None:
         self.source, self.kind = source, kind
@@ -96,8 +96,8 @@ class Draft:
         self.draws[self.key(name)] = dict(how)
 
     def fix_variable(self, line: int, name: str) -> None:
-        """Give a key the value of an environment variable of this process, unless the variable is
-        secret."""
+        """Set the key `name` to the value of this process's variable `name`. If the variable is
+        secret, the value is "", and the name goes into `secrets`."""
         if is_secret_name(name):
             self._keep_secret(line, name)
             self.fix(name, "")
@@ -182,7 +182,7 @@ def _escaped(value: object) -> object:
 
 
 class Reference(str):
-    """A text with references to keys of the grid, which is not escaped."""
+    """A text in which `${key}` refers to a key of the grid. `_escaped` leaves it unchanged."""
 
     __slots__ = ()
 
@@ -244,13 +244,13 @@ def interpreter() -> str:
 
 
 def braced(word: str) -> str:
-    """Return a word in which braces are literal."""
+    """Double the braces in a word, so that commands of a grid read them as literal braces."""
     return word.replace("{", "{{").replace("}", "}}")
 
 
 def number_or_text(text: str) -> object:
-    """Return the number in a text, or the text itself if the number would be written differently
-    (`007`)."""
+    """Return the number in a text. Return the text itself if it is no number, or an integer in
+    another form (`007`)."""
     try:
         value = scalar(text)
     except ValueError:

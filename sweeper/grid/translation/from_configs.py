@@ -106,8 +106,8 @@ def _values_of_all(configs: list[object]) -> list[dict[str, object]]:
 
 
 def _given(config: object, *, changed: bool) -> dict[str, object]:
-    """Return the values of a chz object by dotted key. The class of an inner object is left out if
-    it is the declared class. With `changed`, values equal to their defaults are left out."""
+    """Return the values of a chz object by dotted key, and the classes of inner objects that differ
+    from the declared class. With `changed`, values equal to their defaults are left out."""
     import chz
 
     blueprint = cast(Any, chz).beta_to_blueprint_values(config, skip_defaults=changed)
@@ -119,7 +119,7 @@ def _given(config: object, *, changed: bool) -> dict[str, object]:
 
 
 def _declared(config: object, key: str) -> object:
-    """Return the declared type of a field by its dotted key; None for an item of a list."""
+    """Return the declared type of a field by its dotted key; None if there is no such field."""
     import chz
 
     *above, last = key.split(".")

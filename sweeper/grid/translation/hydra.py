@@ -68,8 +68,8 @@ def from_config(root: Node, source: str, program: str | None) -> Draft:
 
 
 def apply_multirun(draft: Draft, words: list[str], line: int, holes: Iterable[str]) -> None:
-    """Translate the command of a multirun. `holes` are the placeholders that a script's variables
-    became; words that contain one stay unchanged."""
+    """Translate the command of a multirun. `holes` are the placeholders in `words`. Words with a
+    placeholder are copied unchanged; in other words, braces are doubled."""
     draft.kind = "a multirun of Hydra"
     overrides: list[tuple[int, str]] = []
     for index, word in enumerate(words):
@@ -104,7 +104,7 @@ def _written(value: object) -> str:
 
 
 def _apply(draft: Draft, overrides: list[tuple[int, str]]) -> None:
-    """Add overrides to the command. Overrides of Hydra's own settings become other sections."""
+    """Add overrides to the command, and Hydra's own settings to other sections of the grid."""
     for line, text in overrides:
         match = _OVERRIDE.match(text.removeprefix("hydra.sweeper.params."))
         sign, name, value = match.groups() if match else ("", text, "")
@@ -122,9 +122,8 @@ def _apply(draft: Draft, overrides: list[tuple[int, str]]) -> None:
 
 
 def _draw_all(draft: Draft) -> None:
-    """If some values are drawn, also draw from the axes with listed values; a range stays an
-    axis. Drawn values come from intervals, and only those sweepers of Hydra that draw all values
-    (Optuna, Ax) accept intervals."""
+    """If the grid has random axes, turn the axes with lists of values into random axes too. A range
+    stays an axis."""
     axes = draft.mapping("grid") if draft.draws else {}
     for key, values in list(axes.items()):
         if is_list(values):
@@ -199,7 +198,7 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
 
 
 def _tagged(arguments: list[str]) -> tuple[bool, str] | None:
-    """For the arguments of `tag(...)`, return whether one of the tags is `log`, and the tagged
+    """Return whether `log` is a tag in the arguments of `tag(log, interval(1, 9))`, and the tagged
     value. Return None if there are no arguments."""
     return (any(part == "log" for part in arguments[:-1]), arguments[-1]) if arguments else None
 
@@ -261,7 +260,7 @@ def _program(source: str) -> str | None:
 
 
 def _is_default(script: str, source: str) -> bool:
-    """Return whether the configuration is the one that the program's source names."""
+    """Return whether the program `script` names the configuration `source` in its code."""
     stem = os.path.splitext(os.path.basename(source))[0]
     with open(script, encoding="utf-8", errors="replace") as file:
         return (

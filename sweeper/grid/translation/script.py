@@ -47,8 +47,8 @@ def from_script(source: str, arguments: Sequence[Argument]) -> Draft:
 
 
 def _axis(arguments: Sequence[Argument]) -> Argument | None:
-    """Return the option that becomes the axis: a learning rate, else the first with values to
-    compare."""
+    """Return the option that becomes the axis: a learning rate, else the first option with values
+    to compare. Return None if no option has several values."""
     able = [a for a in arguments if len(a.values) > 1 and not a.folder and a.key != "seed"]
     rates = [a for a in able if a.key in ("learning_rate", "lr") or a.key.endswith("_lr")]
     return next(iter([*rates, *able]), None)

@@ -67,17 +67,17 @@ def from_seml(root: Node, source: str, program: str | None) -> Draft:
 
 
 def _word(draft: Draft, name: str, *, everywhere: bool) -> str:
-    """Return the command's word for a parameter. A parameter that only some blocks have becomes a
-    list of words, which is empty in the other blocks."""
+    """Return the command's word for a parameter. If only some blocks have the parameter, the word
+    is the placeholder of a list that is empty in the other blocks."""
     return f"{name}={draft.hole(name)}" if everywhere else f"{{{draft.key(f'{name}_words')}*}}"
 
 
 def _blocks(
     draft: Draft, blocks: Mapping[str, tuple[int, Node]], shared: list[str]
 ) -> Iterator[str]:
-    """Translate blocks into an axis. Each block becomes a value of the axis, and its parameters
-    apply only to cells with this value. Yield the names of all blocks' parameters. `shared` are
-    the parameters that are given outside of blocks."""
+    """Translate named blocks into the values of one axis. The parameters of a block apply only to
+    cells with its value. Yield the names of the parameters in all blocks. `shared` are the
+    parameters outside of blocks."""
     read = {name: _Block(draft, entries_of(node)) for name, (_, node) in blocks.items()}
     read = {name: block for name, block in read.items() if block.names}
     for name, (line, _) in blocks.items():
@@ -206,7 +206,7 @@ def _drawing(about: Mapping[str, object]) -> dict[str, object] | None:
 
 
 def _python(value: object) -> object:
-    """Return a value as sacred reads it from the command line: in Python's notation."""
+    """Return a value in Python's notation, which sacred expects on the command line."""
     if isinstance(value, str):
         try:
             ast.literal_eval(value)

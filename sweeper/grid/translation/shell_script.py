@@ -286,8 +286,8 @@ class _Script:
         return self._hole(key)
 
     def _without_prefix(self, line: int, words: list[str]) -> list[str]:
-        """Return a command from its program on. The words before it (variables, srun, nohup) are
-        translated."""
+        """Remove the words before the program of a command, such as `nohup`. Variables and the
+        options of `srun` are added to the grid."""
         while words:
             variable, _, value = words[0].partition("=")
             if re.match(r"\w+=", words[0]):
@@ -335,8 +335,9 @@ def _statements(text: str) -> Iterator[tuple[int, str, str]]:
 def _parallel(
     draft: Draft, words: list[str], axes: dict[str, object]
 ) -> tuple[list[str], dict[str, object]]:
-    """Translate a command such as `parallel python x.py --lr {1} ::: 1e-3 1e-4`, in which braces
-    are doubled. Return the command and the axes. Other commands are returned unchanged."""
+    """Translate a command such as `parallel python x.py --lr {1} ::: 1e-3 1e-4`. Braces in `words`
+    are already doubled. Return the inner command and all axes; return any other command
+    unchanged."""
     if words[0] != "parallel" or ":::" not in words:
         return words, axes
     command, *lists = _split(words[1:], ":::")

@@ -45,7 +45,7 @@ def add_option(draft: Draft, line: int, name: str, value: object) -> None:
 
 
 def add_words(draft: Draft, line: int, words: list[str]) -> int:
-    """Add the options at the beginning of a list of words. Return the number of their words."""
+    """Add the options of sbatch with which `words` begins. Return the number of words used."""
     index = 0
     while index < len(words) and (match := _OPTION.match(words[index])):
         name, value = match.groups()
@@ -64,7 +64,7 @@ def _takes_value(name: str) -> bool:
 
 
 def _duration(text: str) -> str | None:
-    """Return a time limit of Slurm (`2-00:00:00`, `30:00`, `90`) in the form of a grid (`2d`)."""
+    """Return a Slurm time limit (`2-00:00:00`, `90`) as in a grid (`2d`); None for other texts."""
     match = _TIME.match(text)
     if match is None:
         return None

@@ -88,8 +88,8 @@ def _sections(
 
 
 class _Parameters:
-    """The translation of `parameters`. With `drawn`, values are drawn at random. `booleans` has the
-    values of the parameters that are true or false."""
+    """The translation of `parameters`. If `drawn` is False, lists of values become axes, not random
+    axes. `booleans` has the values of each boolean parameter."""
 
     def __init__(self, draft: Draft, *, drawn: bool) -> None:
         self.draft, self.drawn = draft, drawn
@@ -113,7 +113,7 @@ class _Parameters:
                 self.names.append(name)
 
     def _add(self, name: str, line: int, about: dict[str, object]) -> bool:
-        """Add one parameter. Return True, since every parameter gets at least one value."""
+        """Add one parameter, and return True."""
         draft = self.draft
         if "value" in about:
             draft.fix(name, self._word(name, about["value"]))
@@ -142,8 +142,8 @@ class _Parameters:
         return True
 
     def _vary(self, name: str, line: int, distribution: str, how: dict[str, object]) -> None:
-        """Add a parameter with a distribution: drawn values, or, in a grid, an axis if the values
-        of the distribution can be listed."""
+        """Add a parameter with a distribution. The parameter becomes an axis if `drawn` is False
+        and its values can be listed, otherwise a random axis."""
         draft = self.draft
         ((kind, values),) = how.items()
         if kind == "choice" and not self.drawn:
