@@ -96,8 +96,8 @@ class Notifier:
     def end(self, counts: str, held: str | None, states: Mapping[str, tuple[str, int]]) -> None:
         """Record and send the message about the end of the sweep. `counts` describes the outcomes
         of the runs. `held` says why the sweep is held (None: it is not held). `states` maps each
-        run to its state and attempt. An end with different `states`, such as the end after a retry,
-        gets its own message."""
+        run to its state and attempt. The end after a retry has other `states`, and gets another
+        message."""
         if "end" in self._notify.on:
             why = f"; {held}" if held else ""
             key = f"end-{_digest(json.dumps(sorted(states.items())))}"
@@ -151,7 +151,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> Callable
 
 
 def _with_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment`, extended by the variables of this process that configure sweeper."""
+    """Return `environment` plus the variables of this process that configure sweeper."""
     variables = {
         k: v for k, v in os.environ.items() if k.startswith(("SWEEPER_", "XDG_CONFIG_HOME"))
     }

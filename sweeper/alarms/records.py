@@ -125,7 +125,7 @@ def _alarm(name: Name, document: object, place: str) -> Alarm:
 
 class Action(NamedTuple):
     """The recorded reaction to an alarm. `by` identifies the launcher that reacted. `outcome` says
-    how the command of `on_alarm` ended; None without a command, and until the command has ended."""
+    how the command of `on_alarm` ended (None: there is no command, or it has not ended)."""
 
     by: str | None
     outcome: str | None

@@ -50,9 +50,9 @@ def first_error(data: bytes) -> str | None:
 
 
 def summarise(data: bytes) -> dict[str, float]:
-    """Summarise the rollouts in `data`. Return a dict from role to fraction or mean. If `data` ends
-    inside a line, the last group may be incomplete, so its rewards are left out (unless there is
-    only one group)."""
+    """Summarise the rollouts in `data`. Return a dict from role, such as `reward`, to a fraction or
+    a mean. If `data` ends inside a line, the last group may be incomplete, so its rewards are left
+    out (unless there is only one group)."""
     whole = data[: data.rfind(b"\n") + 1]
     groups: dict[object, list[float]] = {}
     cut = known = 0
@@ -227,8 +227,8 @@ class Watcher:
 
     def check(self, attempts: Sequence[Seen]) -> tuple[list[Detection], set[tuple[str, int]]]:
         """Check `attempts`, and forget all other attempts. Return the new detections, and the ended
-        attempts whose metrics were read completely. If the store does not return some data, the
-        next check reads them."""
+        attempts whose metrics were read completely. Data that cannot be read now are read at the
+        next check."""
         now = self._clock()
         keys = {(seen.run, seen.attempt) for seen in attempts}
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}

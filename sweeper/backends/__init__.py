@@ -175,9 +175,9 @@ def open_places(
 
 class Away(Backend):
     """A place that could not be opened, for the reason `why`. Each call tries to open the place if
-    the last try was `_AGAIN_SECONDS` ago, and raises `Unreachable` while the place is not open.
-    `room` and `location` never try: until the place is open, they return None and an empty
-    mapping."""
+    the last try was at least `_AGAIN_SECONDS` ago, and raises `Unreachable` while the place is not
+    open. `room` and `location` never try: until the place is open, `room` returns None, and
+    `location` an empty mapping."""
 
     def __init__(
         self,

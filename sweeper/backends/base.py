@@ -123,9 +123,9 @@ class Backend(ABC):
         del tokens
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
-        """Return how many more jobs with the options `resources` can start now. The launcher
-        submits at most this number of jobs. Return None if the backend accepts any number, as a
-        queue does."""
+        """Return how many more jobs with the options `resources` (None: with the plan's options)
+        can start now. The launcher submits at most this number of jobs. Return None if the backend
+        accepts any number, as a queue does."""
         del resources
         return None
 
@@ -237,18 +237,18 @@ class BackendType(NamedTuple):
     import the backend's code only when they are called.
 
     `doc` describes the backend in one line. `open` takes the sweep's name, the sweep's folder (or
-    URL) and the options. It raises `EnvironmentFailure` if the backend cannot be used. `section`
-    declares the options. Users set options in a grid (`launch.<key>`) and in the table `<key>` of
-    their configuration file. `by_run`: the options may contain `overrides`, options for some runs.
-    `pins_gpus`: the options may contain `gpus` and `per_gpu`, which users set in `launch` itself.
-    `records_defaults`: a plan contains the defaults from the configuration file. Otherwise the
-    backend reads the defaults when it is opened (`configuration.configured`). `merge` merges two
-    mappings of options; the second, such as a grid's, takes precedence over the first, such as the
-    defaults. `capabilities` and `checks` take the options of a plan; `capabilities` raises
-    `UsageError` for incomplete options. `leftovers` takes a sweep's folder, the ids of its ended
-    runs, and the ids of its succeeded runs. `manifests` takes the arguments of `open` and the jobs,
-    grouped by submission. It returns a preview of each submission without querying the backend
-    (None: this backend has no previews).
+    URL) and the options. `open` raises `EnvironmentFailure` if the backend cannot be used.
+    `section` declares the options. Users set options in a grid (`launch.<key>`) and in the table
+    `<key>` of their configuration file. `by_run`: the options may contain `overrides`, options for
+    some runs. `pins_gpus`: the options may contain `gpus` and `per_gpu`, which users set in
+    `launch` itself. `records_defaults`: a plan contains the defaults from the configuration file.
+    Otherwise the backend reads the defaults when it is opened (`configuration.configured`). `merge`
+    merges two mappings of options; the second, such as a grid's, takes precedence over the first,
+    such as the defaults. `capabilities` and `checks` take the options of a plan; `capabilities`
+    raises `UsageError` for incomplete options. `leftovers` takes a sweep's folder, the ids of its
+    ended runs, and the ids of its succeeded runs. `manifests` takes the arguments of `open` and the
+    jobs, grouped by submission, and returns a preview of each submission without querying the
+    backend. If `manifests` is None, the backend has no previews.
     """
 
     name: str

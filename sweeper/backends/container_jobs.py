@@ -43,8 +43,7 @@ def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100
 
 
 def check_same_for_all_runs(reading: Reading, keys: Sequence[str]) -> None:
-    """Report a problem for each of `keys` in an entry of `overrides`, which has options for some
-    runs."""
+    """Report a problem for each of `keys` that an entry of `overrides` sets for some runs only."""
     for key in keys if "if" in reading.entries else ():
         if key in reading.entries:
             reading.problem(key, (f"{reading.path(key)} must be the same for all runs of a sweep"))
@@ -58,7 +57,7 @@ def options_with_image(
     other_key: str = "",
 ) -> T:
     """Read a plan's options into the type `options`. `other_key` is an option that can replace
-    `image`. Raises `UsageError` if neither is set."""
+    `image`. Raises `UsageError` if neither `image` nor this option is set."""
     if plan_options.get("image") is None and plan_options.get(other_key) is None:
         other = f" (or {other_key})" if other_key else ""
         raise UsageError(

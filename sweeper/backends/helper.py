@@ -41,7 +41,7 @@ class Helper:
 
     def ask(self, do: str, **about: object) -> object:
         """Send a request and return the answer, decoded from JSON. Raises `EnvironmentFailure` if
-        the request is refused, and `Unreachable` if it fails for another reason."""
+        the request is refused, and `Unreachable` after any other failure."""
         if self._process is None:
             self._backoff.check()
             self._start()

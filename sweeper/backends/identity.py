@@ -10,7 +10,7 @@ NOT_YET = "made-at-launch"
 
 
 class Identity:
-    """The identity of the sweep in `folder`, recorded before its first job is submitted.
+    """The identity of the sweep in `folder`, recorded before the sweep's first job is submitted.
     `folder_hash` is a hash of the folder's address, for job names. The methods raise
     `StoreError`."""
 
@@ -29,6 +29,6 @@ class Identity:
         self._identity = self.current() or NOT_YET
 
     def ensure(self) -> str:
-        """Return the identity; create it before the first submission."""
+        """Return the identity. If no identity is recorded yet, create and record one."""
         self._identity = self._identity or self._folder.ensure_identity()
         return self._identity

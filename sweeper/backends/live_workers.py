@@ -25,8 +25,8 @@ class Workers:
         self._processes: dict[str, psutil.Process] = {}
 
     def find(self, tokens: Iterable[str]) -> dict[str, psutil.Process]:
-        """Return token -> process, for each live worker that this process can see. Raises
-        `Unreachable` if the process table cannot be read."""
+        """Return a dict from token to process, for the live workers that this process can see.
+        Raises `Unreachable` if the process table cannot be read."""
         wanted = set(tokens)
         self._processes = {t: p for t, p in self._processes.items() if t not in wanted or _lives(p)}
         missing = wanted - self._processes.keys()

@@ -100,7 +100,7 @@ class Container(TypedDict, total=False):
 
 
 class Attempt(TypedDict, total=False):
-    """A start of a job by Batch that has ended."""
+    """An ended start of a job. Batch may start a job several times."""
 
     container: Container
 

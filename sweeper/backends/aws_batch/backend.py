@@ -197,8 +197,8 @@ class AwsBatchBackend(Backend):
         del self._refused[job]
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the current output of every start of the job from CloudWatch. Pages are fetched
-        while iterating."""
+        """Yield the output of every start of the job, as far as CloudWatch has it now. Pages are
+        fetched while iterating."""
         if self.jobs.unknown([token]):
             self.jobs.refresh()
         for job in self.jobs.described([token]):

@@ -164,7 +164,7 @@ class Jobs:
     def ids(self, tokens: Sequence[str]) -> dict[str, str]:
         """Return a dict from token to the id of its job. For a token without a recorded job, return
         the id of a live job of an earlier attempt: Batch may have restarted this job as the token's
-        attempt. Tokens with neither are left out."""
+        attempt. Tokens for which no job is found are left out."""
         older = {token: self._older(token) for token in tokens if token not in self._ids}
         self._look([job for jobs in older.values() for job in jobs])
         ids = {token: self._ids[token][0] for token in tokens if token in self._ids}

@@ -122,7 +122,7 @@ SECTION = section_of(
 
 
 def read_options(plan_options: Mapping[str, object]) -> Options:
-    """Return the options. Options that are not given are left to the job definition or to AWS.
+    """Read a plan's options. Options that are not given are left to the job definition or to AWS.
     Raises `UsageError` if the queue is missing, or if `job_definition` and `image` are both given
     or both missing. Raises `Damaged` for an option of another type."""
     if plan_options.get("queue") is None:

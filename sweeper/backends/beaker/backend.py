@@ -206,7 +206,8 @@ class BeakerBackend(Backend):
         return listed
 
     def _query_details(self, tokens: Iterable[str]) -> None:
-        """Query the newest jobs of at most `_MOST` experiments that need a query."""
+        """Query the newest jobs of experiments that need a query, for at most `_MOST`
+        experiments."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
         requests = [(token, item) for _, token in due[:_MOST] if (item := self._workloads[token])]

@@ -57,7 +57,7 @@ class _Status(Protocol):
 
 @runtime_checkable
 class _Ended(Protocol):
-    """The error that a stub raises for a failed call."""
+    """The error that a failed gRPC call raises."""
 
     def code(self) -> _Status: ...
 

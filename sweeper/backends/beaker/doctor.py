@@ -173,7 +173,7 @@ def _committed(service: Service, kind: str, name: str) -> str:
 
 def _secret(variable: str, name: str, service: Service, options: Options) -> str:
     """Check that the secret exists. The message about a missing secret does not contain `name`,
-    since it may be a secret's value."""
+    since users may have written a secret's value there."""
     del options
     try:
         service.ask("GetSecret", workspace_id=service.workspace_id, secret_name=name)

@@ -48,7 +48,7 @@ def status_of(
     job: Job, pods: Sequence[Pod], now: float, whys: Mapping[str, str] = _NO_WHYS
 ) -> JobStatus:
     """Return the status of `job`, whose pods are `pods`. `now` is the server's time. `whys` maps
-    the name of a waiting Job that has no pod to the reason."""
+    the name of a waiting Job that has no pod to the reason why the Job waits."""
     pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
     status = _ended(job, pod, now) or _stopping(job, pod) or _waiting(job, pod, whys)
     status = status or JobStatus(JobState.RUNNING)

@@ -73,8 +73,8 @@ _NONE: Mapping[str, Never] = MappingProxyType({})
 
 
 class Options(NamedTuple):
-    """Options of Kubernetes jobs. `secrets` maps variables to `secret/key`. `pod` has additional
-    fields of a pod's spec."""
+    """Options of Kubernetes jobs. `secrets` maps variables to secrets, written `secret/key`. `pod`
+    has additional fields of a pod's spec."""
 
     image: Annotated[
         str | None,
