@@ -14,8 +14,8 @@ _NO_DEFAULTS: tuple[object, ...] = (None, (), {})
 
 
 class Option(NamedTuple):
-    """The declaration of an option for grids, in `Annotated`. `doc` is a sentence for people, and
-    `example` is shown if there is no default."""
+    """The declaration of an option for grids, in `Annotated`. `doc` is a sentence for people.
+    Without a default, starter grids show `example`."""
 
     kind: Kind
     doc: str

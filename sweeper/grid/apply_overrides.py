@@ -234,8 +234,8 @@ def _apply_to_random(grid: Grid, change: Override, problems: Problems) -> Grid:
 
 
 def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """Apply an override of the section `seeds`. The seed field stays the same unless the
-    override sets it."""
+    """Apply an override of the section `seeds`. If the override has no `field`, the seed field
+    stays the same."""
     if change.action == "drop":
         if grid.seeds is None:
             problems.add(change.place, "no 'seeds' to drop")

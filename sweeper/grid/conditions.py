@@ -102,8 +102,7 @@ def _read_conditions(node: Node, where: str, problems: Problems) -> dict[str, Co
 
 
 def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Problems) -> None:
-    """Report keys that an entry sets twice, or that are already axes of the whole grid. Two
-    entries may set the same key if no cell meets both conditions."""
+    """Report keys that an entry sets twice, or that are already axes of the whole grid."""
     outside = [key for block in blocks for key in block.axes]
     for when in whens:
         taken = Taken()

@@ -72,7 +72,7 @@ def _above(key: str) -> list[str]:
 
 
 class Taken:
-    """A set of dotted keys in which no key may lie below another."""
+    """A set of dotted keys that finds clashes: equal keys, and a key below another key."""
 
     def __init__(self) -> None:
         self._keys: set[str] = set()

@@ -164,7 +164,7 @@ def configured() -> Notify | None:
 
 
 def require_variables(notify: Notify) -> None:
-    """Raise `EnvironmentFailure` if a variable that the settings name is not set."""
+    """Raise `EnvironmentFailure` if an environment variable in the settings is not set."""
     for name, setting in variables_of(notify).items():
         if not os.environ.get(name):
             raise EnvironmentFailure(f"notify.{setting}: the variable {name} is not set")

@@ -59,7 +59,7 @@ def _read_drawn_axes(node: Node, where: str, problems: Problems) -> dict[str, Dr
 
 
 def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn | None:
-    """Read one axis, such as `{uniform: [0, 1]}`."""
+    """Read one axis, such as `{uniform: [0, 1]}`. Return None after a mistake."""
     entries = node.entries
     if entries is None or len(entries) != 1:
         fault = "a mapping with several keys or none" if entries is not None else kind(node)

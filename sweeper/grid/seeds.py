@@ -42,7 +42,7 @@ def read_seeds(node: Node, where: str, problems: Problems) -> Seeds | None:
 
 
 def _read_race(node: Node, where: str, problems: Problems) -> tuple[int, int] | None:
-    """Read `3..10`: how many seeds every cell gets, and how many a cell may get at most."""
+    """Read `3..10`, the least and the most seeds of a cell. Return None after a mistake."""
     match = re.fullmatch(_RACE, node.value) if isinstance(node.value, str) else None
     if match is None:
         example = "the fewest and the most seeds of a cell, such as 3..10"

@@ -93,7 +93,7 @@ def _read_source(node: Node, where: str, problems: Problems) -> Taking | None:
 def _read_one(
     node: Node, entries: dict[str, tuple[Place, Node]], where: str, problems: Problems
 ) -> Taking | None:
-    """Read `{stage: sft, take: best}`."""
+    """Read `{stage: sft, take: best}`. Return None after a mistake."""
     good = True
     for key, (place, _) in entries.items():
         if key not in ("stage", "take"):

@@ -35,8 +35,8 @@ class Field(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """The settings of a starter grid: an axis, and a trial value for each field that needs a
-    value. `lacks` has sentences about what else the recipe needs."""
+    """The settings of a starter grid: an axis or None, and a trial value for each field that needs
+    a value. `lacks` has sentences about what else the recipe needs."""
 
     axis: tuple[str, list[object]] | None
     needed: dict[str, object]

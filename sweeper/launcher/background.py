@@ -292,8 +292,8 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> No
 
 
 def take_up(folder: SweepFolder) -> None:
-    """Replace the sweep's plan with the plan that this user has offered. If there is no such plan,
-    the sweep's plan stays. The caller holds the sweep's lock. Raises `StoreError`."""
+    """Replace the sweep's plan with the plan that this user has offered, if any. The caller holds
+    the sweep's lock. Raises `StoreError`."""
     proposed = asked_plan(folder)
     if proposed is not None and proposed.name == folder.name and is_ours(proposed.recorded):
         before = folder.read_plan()

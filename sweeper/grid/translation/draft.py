@@ -215,8 +215,8 @@ def _yaml(value: object) -> str:
 
 
 def entries_of(node: Node | None) -> dict[str, tuple[int, Node]]:
-    """Return the entries of a mapping, each with the line of its key. Merge keys (`<<`) are
-    applied. Return {} for anything else."""
+    """Return the entries of a mapping, each with the line of its key; {} for anything else. Merge
+    keys (`<<`) are applied."""
     entries = {} if node is None else node.entries or {}
     merged: dict[str, tuple[int, Node]] = {}
     for key, (place, item) in entries.items():

@@ -180,8 +180,7 @@ def _leaves(node: Node, above: str) -> Iterator[tuple[str, int, Node]]:
 
 
 def _values(about: Mapping[str, object]) -> object | None:
-    """Return the values of a parameter in `grid`, in the form of an axis; None for an unknown
-    type."""
+    """Return the values of a parameter in `grid` as an axis; None if there is no counterpart."""
     kind, options = about["type"], about.get("options")
     low, high, count = about.get("min"), about.get("max"), about.get("num", about.get("step", 1))
     if kind == "choice" and is_list(options):

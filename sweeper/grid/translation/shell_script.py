@@ -377,7 +377,7 @@ def _split(words: list[str], mark: str) -> list[list[str]]:
 
 
 def _sequence(text: str) -> list[object]:
-    """Return the values of `seq [first [step]] last`."""
+    """Return the values of `seq [first [step]] last`, or `text` itself if it has another form."""
     numbers = [number_or_text(word) for word in text.split()]
     numeric = [n for n in list_of(numbers) if isinstance(n, int | float)]
     if len(numeric) != len(numbers) or not 1 <= len(numeric) <= 3:

@@ -249,8 +249,8 @@ def _no_hyphens(draft: Draft, parameters: _Parameters) -> list[str]:
 
 
 def _flags(draft: Draft, parameters: _Parameters) -> list[str]:
-    """Return the options of the command. A parameter that is true or false becomes `--name` if it
-    is true, and nothing if it is false."""
+    """Return the options of the command. A boolean parameter becomes `--name` if it is true, and
+    nothing if it is false."""
     words: list[str] = []
     for name in parameters.names:
         if name not in parameters.booleans:
