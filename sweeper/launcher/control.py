@@ -51,12 +51,12 @@ def cancel(
     where: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Stop runs of a sweep permanently, wait until none of them is running, and return the request
-    for each run.
+    """Stop runs of a sweep permanently, and wait until none of them is running. Return the result
+    of each run's request.
 
-    `runs` are selectors (default: all runs); `state` and `where` filter the runs. Progress is
-    reported to `tell`. Raises `NotFound`, `UsageError` for an invalid state or condition, and as
-    `cancel_runs` does.
+    `runs` are selectors (default: all runs); `state` and `where` filter the runs. `tell` gets
+    progress messages. Raises `NotFound` for a missing sweep or run, `UsageError` for an invalid
+    `state` or `where`, and the errors of `cancel_runs`.
     """
     opened = find_sweep(sweep, root)
     ids = [run.id for run in pick(opened.runs, runs, state, where)]
@@ -76,8 +76,8 @@ def retry(
     """Start runs of a sweep again. `runs` are selectors (default: all runs); `state` and `where`
     filter the runs. Without `runs` and `state`, only runs that failed, were lost or were preempted
     start again. `state=["succeeded"]` trains finished runs again from the start. The running
-    launcher, or else a new detached one, starts the runs; use `wait` to wait for them. Raises as
-    `launch` does, and `UsageError` for a selected run that has succeeded, unless `state` contains
+    launcher starts the runs; without one, a new detached launcher does. Raises the errors of
+    `launch`, and `UsageError` if a selected run has succeeded and `state` does not contain
     `succeeded`."""
     opened = find_sweep(sweep, root)
     chosen = to_retry(opened, runs, state, where)
@@ -93,10 +93,10 @@ def cancel_runs(
     tell: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Requested]:
-    """Cancel the runs with these ids, and wait until none of them is running. Set `whole` if they
-    are all runs of the sweep: then later stages do not start either, until a launch or a retry.
-    Raises `EnvironmentFailure` if some are still running 75 s after the longest `launch.grace`; the
-    requests stay on record."""
+    """Cancel the runs with these ids, and wait until none of them is running. Set `whole` if these
+    are all runs of the sweep: later stages then start only after a launch or a retry. Raises
+    `EnvironmentFailure` if a run is still running 75 s after the longest `launch.grace` in the
+    sweep; the requests remain recorded."""
     folder.read_plan()  # If there is no plan, the error lists the existing sweeps.
     with changing(folder):
         return _cancel_runs(folder, runs, whole, tell, sleep)
@@ -150,7 +150,6 @@ def _cancel_runs(
 
 
 def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
-    """Tell the user if the record of the last launch is damaged. Runs can be stopped without it."""
     try:
         folder.read_service()
     except Damaged as error:
@@ -175,7 +174,7 @@ def _stop(
     tell: Callable[[str], None],
     sleep: Callable[[float], None],
 ) -> None:
-    """Act as a launcher that only stops runs."""
+    """Stop `runs` with a scheduler that starts no runs. Return after `deadline` in any case."""
     from sweeper.backends import open_places
     from sweeper.launcher.placement_guard import located, moved_from
     from sweeper.scheduler.context import Context
@@ -203,8 +202,8 @@ def _stop(
 
 
 def _refuse_addresses(plan: Plan, folder: str) -> None:
-    """Raise `UsageError` if another user's plan names the address of a server: that server would
-    get this user's credentials."""
+    """Raise `UsageError` if another user's plan contains the address of a server. The backend would
+    send this user's credentials to that server."""
     from sweeper.backends import options_of
     from sweeper.sweep.trust import is_ours
 
@@ -218,8 +217,8 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
 
 
 def _forget_environment(folder: SweepFolder) -> None:
-    """Remove the environment file of the sweep's runs, unless a run is running or left to start,
-    or the backend may start one again by itself."""
+    """Remove the environment file of the sweep's runs. Keep the file if a run is not finished, or
+    if the backend may restart a run."""
     from sweeper.launcher import environment_cleanup
     from sweeper.sweep import environment_file
 
@@ -236,8 +235,8 @@ def _forget_environment(folder: SweepFolder) -> None:
 
 
 def _at_work(folder: SweepFolder, runs: Iterable[str], retries: Mapping[str, int]) -> list[str]:
-    """Return the `runs` that may be running. Repeat the requests to cancel them, since a
-    launcher may have started another attempt in the meantime."""
+    """Return the `runs` that may be running. Repeat every request to cancel, since a launcher may
+    have started a new attempt since the last call."""
     events = folder.read_events()
     left: list[str] = []
     for run in runs:
@@ -265,9 +264,9 @@ def to_retry(
     *,
     failed: bool = False,
 ) -> "list[RecordedRun]":
-    """Select runs to retry. Without selectors and states, or with `failed`, select only runs
-    that failed, were lost or were preempted. Raises `UsageError` for a selected run that has
-    succeeded, unless `state` contains `succeeded`: no run is trained again by mistake."""
+    """Select runs to retry. Without `runs` and `state`, or with `failed`, select only runs that
+    failed, were lost or were preempted. Raises `UsageError` if a selected run has succeeded and
+    `state` does not contain `succeeded`."""
     chosen = pick(sweep.runs, runs, state, where)
     if failed or not (runs or state):
         chosen = [run for run in chosen if run.state in _FAILED]
@@ -287,9 +286,9 @@ def retry_runs(
     succeeded: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Request another attempt of each of the runs with these ids. Runs that succeeded are left
-    out unless `succeeded` is set. The running launcher starts the attempts; if there is none, a
-    new detached launcher does. Raises as `launch` does."""
+    """Request another attempt of each of the runs with these ids. A run that succeeded starts again
+    only if `succeeded` is set. If no launcher is running, start a detached launcher. Raises the
+    errors of `launch`."""
     from sweeper.launcher.launching import resume
 
     requests = request_retries(sweep, runs, succeeded=succeeded)
@@ -299,8 +298,8 @@ def retry_runs(
 
 
 class RetryRequests(NamedTuple):
-    """Recorded requests to retry runs. `ready` is the checked sweep if runs will start again and
-    no launcher was running, else None."""
+    """The results of requests to retry runs. `ready` is the checked sweep if a launcher must be
+    started; None if a launcher is running or no run starts again."""
 
     done: list[Requested]
     ready: "Ready | None"
@@ -318,9 +317,9 @@ def request_retries(
     *,
     succeeded: bool = False,
 ) -> RetryRequests:
-    """Record requests to start runs again. Runs that succeeded are left out unless `succeeded`
-    is set. If no launcher is running, first check that a new one could do its work, e.g. that
-    the backends accept the jobs. Raises as `launch` does."""
+    """Record requests to start runs again. A run that succeeded starts again only if `succeeded` is
+    set. If no launcher is running, first check that the sweep can be launched (see
+    `launching.ready`). Raises the errors of `launch`."""
     from sweeper.launcher.launching import ready
     from sweeper.sweep.lock import is_held
     from sweeper.sweep.trust import refuse
@@ -352,16 +351,16 @@ def take_up(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Return whether a running launcher of the sweep sees the recorded requests. If none does, the
-    caller must start a launcher. Tell the user if the code has changed, and what the call waits
-    for. Raises `EnvironmentFailure` if the running launcher is held (starts no runs because of
-    earlier failures, for example) and stays held."""
+    """Return True if a running launcher will read the recorded requests to retry runs, and False if
+    the caller must start a launcher. Tell the user if the code has changed since the launch, and
+    why the call waits. Raises `EnvironmentFailure` if the running launcher is held, and is still
+    held after 15 s."""
     _tell_code(sweep, tell)
     return _taken_up(sweep.folder, tell, clock, sleep)
 
 
 def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
-    """Tell the user if the code has changed since the launch, since retries run the launched
+    """Tell the user if the code has changed since the launch: retried runs execute the launched
     code."""
     from sweeper.launcher.manifest import hidden_values, secret_names
     from sweeper.recipe import snapshot
@@ -388,10 +387,10 @@ def _taken_up(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> bool:
-    """Return whether a running launcher will see the recorded requests. A launcher that is about
-    to end may not read them. On a remote store, a dead launcher's lease lasts for a while, so
-    only a heartbeat shows that the launcher is running. If a `cancel` holds the lock, wait until
-    it ends. Raises `EnvironmentFailure` if the running launcher is held, and is still held after
+    """Return whether a running launcher will read the recorded requests. A launcher that is about
+    to end may hold the lock without reading requests, and the lease of a dead launcher remains for
+    a while. Therefore only a heartbeat shows that a launcher is running. If a `cancel` holds the
+    lock, wait. Raises `EnvironmentFailure` if the running launcher is still held after
     `_HELD_SECONDS`."""
     from sweeper.sweep.lock import is_alive, is_held
 

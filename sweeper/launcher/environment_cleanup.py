@@ -26,8 +26,8 @@ _AGAIN = frozenset({State.PREEMPTED, State.LOST})
 
 
 class _Environment(NamedTuple):
-    """An environment file: its path, the time when it was written, and its contents ({} if it
-    cannot be read)."""
+    """An environment file: its path, the time when it was written, and its contents ({} for an
+    unreadable file)."""
 
     path: str
     written: float
@@ -59,10 +59,9 @@ def _environments(where: str) -> Iterator[_Environment]:
 
 
 def _old() -> Iterator[_Environment]:
-    """Yield the environment files that are at least an hour old. Some files only name the actual
-    environment file. For such a file, yield the actual file if it exists. If the actual file's
-    folder is missing, yield nothing, since its disk may be unmounted. Otherwise yield the file that
-    names it."""
+    """Yield the environment files that are at least an hour old. A file may only contain the path
+    of the real file. In that case yield the real file while it exists, and afterwards the file with
+    the path. Skip both if the real file's folder is missing, since a disk may be unmounted."""
     for environment in _environments(home()):
         place = environment.document.get(PLACE)
         if time.time() - environment.written < _YOUNG_SECONDS:
@@ -76,7 +75,7 @@ def _old() -> Iterator[_Environment]:
 
 
 def sweeps_using(info: EngineInfo) -> list[str]:
-    """Return the folders of sweeps that may be running and use the engine `info`. A sweep that
+    """Return the folders of the sweeps that use the engine `info` and may be running. A sweep that
     cannot be read counts as running."""
     sweeps: list[str] = []
     for entry in _environments(info.home):
@@ -98,10 +97,10 @@ def sweeps_using(info: EngineInfo) -> list[str]:
 def unused_files(
     but: str = "", unknown: Callable[[str, str], object] = lambda path, _: path
 ) -> Iterator[str]:
-    """Yield the environment files that no sweep uses: they are at least an hour old, and their
+    """Yield the environment files that no sweep uses. Such a file is at least an hour old, and its
     sweep has no running jobs and no launcher. The file of the sweep at `but` is skipped. If a
-    file's sweep cannot be read or is missing (removed, or on an unmounted disk), call `unknown`
-    with the file and the sweep's folder instead."""
+    file's sweep is missing or cannot be read, call `unknown` with the paths of the file and of the
+    sweep's folder, and do not yield the file."""
     for entry in _old():
         if entry.folder == but:
             continue
@@ -115,9 +114,9 @@ def unused_files(
 
 
 def refuse_if_folder_missing(folder: SweepFolder) -> None:
-    """Raise `StoreError` if a sweep that was launched from this machine, and had not finished,
-    is missing from the store. Its disk may be unmounted while its jobs are running, and a launch
-    would start them again."""
+    """Raise `StoreError` if an unfinished sweep that was launched from this machine is missing from
+    the store. The disk of the store may be unmounted while the sweep's jobs are running. A launch
+    would start these jobs a second time."""
     path = env_file(folder.address)
     if os.path.exists(path) and not _has_anything(folder):
         raise StoreError(
@@ -127,8 +126,7 @@ def refuse_if_folder_missing(folder: SweepFolder) -> None:
 
 
 def _has_anything(folder: SweepFolder) -> bool:
-    """Return whether the store has any file of a sweep. A launch that was killed early leaves at
-    least a lock."""
+    """Return whether the store has any file of a sweep."""
     return next(iter(folder.store.names(folder.name)), None) is not None
 
 
@@ -176,10 +174,11 @@ def remove_unneeded_environment(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until each job that was started from this machine has sent a heartbeat or has ended,
-    and then remove this machine's environment file of the sweep. The file stays if this takes
-    longer than `_WAIT_SECONDS`, if a new launcher runs on this machine, or if another launch
-    wrote the file: `mark` identifies this launch (see `mark_of`)."""
+    """Remove this machine's environment file of the sweep once each of the sweep's jobs at
+    `backends` has sent a heartbeat or has ended. Keep the file if this takes longer than
+    `_WAIT_SECONDS`, if a new launcher runs on this machine, or if another launch has written the
+    file. `mark` identifies the launch that wrote the file (see `mark_of`); if it is None, do
+    nothing."""
     path = env_file(folder.address)
     deadline = clock() + _WAIT_SECONDS
     while mark is not None and mark_of(path) == mark:
@@ -198,8 +197,8 @@ def remove_unneeded_environment(
 
 
 def _is_needed(folder: SweepFolder, backends: Iterable[Backend]) -> bool:
-    """Return whether some job at `backends` has not sent a heartbeat yet. A worker reads its
-    environment before its first heartbeat."""
+    """Return whether some job at `backends` has not sent a heartbeat yet: a worker reads the
+    environment file before its first heartbeat."""
     jobs = dict[str, str]()
     for run, happened in folder.read_events().items():
         state = fold(happened)

@@ -61,9 +61,9 @@ _TAKE_OVER_SECONDS = 120.0
 
 class LaunchRequest(NamedTuple):
     """The plan to launch, the root of its store, and options. With `wait`, this process is the
-    launcher until the sweep ends. With `smoke`, one run goes first, and the other runs start
-    only if it succeeds. Runs execute a copy of the current checkout (see `snapshot.py`). With
-    `live`, each run executes the checkout itself, in its state when the run starts."""
+    launcher until the sweep ends. With `smoke`, one run starts first, and the other runs start only
+    if that run succeeds. Runs execute a copy of the current checkout (see `snapshot.py`). With
+    `live`, runs execute the checkout itself, as it is when each run starts."""
 
     plan: Plan
     root: str | None = None
@@ -73,10 +73,10 @@ class LaunchRequest(NamedTuple):
 
 
 class User(NamedTuple):
-    """Callbacks to the user of a launch. `agree` is asked before a sweep continues that this
-    user did not launch from here (see `trust.py`). `drop` is asked before finished runs leave a
-    sweep because the grid no longer has them. `notify` gets each changed summary. `tell` gets
-    sentences for the user, for example about how this launch changes the sweep."""
+    """Callbacks to the user of a launch. `agree` is asked before the launch of a sweep that another
+    user launched, or that was launched from another home (see `trust.py`). `drop` is asked before
+    finished runs that the grid no longer has leave the sweep. `notify` gets each new summary of the
+    sweep. `tell` gets messages, for example about the changes that this launch makes."""
 
     agree: Agree = refuse
     drop: Agree = refuse
@@ -85,8 +85,8 @@ class User(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """A launched sweep. `summary` is None if the launcher is detached. `taken_up` is set if a
-    running launcher continues with the new plan."""
+    """A launched sweep. `summary` is None if this process was not the launcher. `taken_up` is True
+    if a launcher was already running and continues with the new plan."""
 
     name: str
     root: str
@@ -113,17 +113,17 @@ def launch(  # noqa: PLR0913  (the options of the command)
     live: bool = False,
     drop: bool = False,
 ) -> Launched:
-    """Launch a grid, or continue its sweep: finished runs are skipped, running ones adopted, new
-    ones added, and failed ones left alone unless `launch.retries` allows more attempts.
+    """Launch a grid, or continue its sweep. Finished runs are skipped, running runs continue, and
+    new runs are added. A failed run starts again only if `launch.retries` allows another attempt.
 
     `source` is the path of a grid, a grid as a mapping, or a plan. With `main`, `source` is a list
     of configs (chz objects or dataclasses), and each run calls `main(config)`; `name` is then the
     sweep's name (default: the name of `main`'s module). For the other arguments see
     `LaunchRequest`. With `drop`, finished runs that the grid no longer has leave the sweep. Raises
-    `GridError` for a grid that cannot run, `UsageError` for another user's sweep (see
-    `launch_plan`) and for finished runs that would be dropped, `EnvironmentFailure` if something
-    that the launch needs is missing, and `AnotherLauncher` if the sweep has a running launcher that
-    cannot continue with this plan.
+    `GridError` for a grid that cannot run, and `UsageError` for another user's sweep (see
+    `launch_plan`). Without `drop`, raises `UsageError` if finished runs would leave the sweep.
+    Raises `EnvironmentFailure` if something that the launch needs is missing, and `AnotherLauncher`
+    if a running launcher of the sweep cannot continue with this plan.
     """
     from sweeper.planner.plan import plan
 
@@ -149,7 +149,7 @@ def launch(  # noqa: PLR0913  (the options of the command)
 
 
 def launch_plan(request: LaunchRequest, user: User) -> Launched:
-    """Launch a plan, or continue its sweep. Raises as `launch` does, and `UsageError` if the
+    """Launch a plan, or continue its sweep. Raises the errors of `launch`, and `UsageError` if the
     sweep is another user's and `user.agree` refuses."""
     planned, root, wait, smoke, live = request
     logs.level()  # Refuse a wrong value before anything is written.
@@ -198,8 +198,8 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
 
 
 def _check_account(plan: Plan) -> None:
-    """Check that the quota and the budget of the plan's account can be used, and that the variables
-    for notifications are set. Raises `EnvironmentFailure`, `UsageError`."""
+    """Check the settings of the account's quota and budget, and the variables that notifications
+    need. Raises `EnvironmentFailure`, `UsageError`."""
     notify = notify_of(plan)
     if notify is not None:
         require_variables(notify)
@@ -235,7 +235,7 @@ class Ready(NamedTuple):
 
 def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
     """Check that the unfinished runs of a sweep can be launched from its recorded plan with this
-    process's environment. Write and start nothing. Raises as `launch` does."""
+    process's environment. Write and start nothing. Raises the errors of `launch`."""
     plan = folder.read_plan()
     _check_account(plan)
     file = file_of(folder.store, folder.plan)
@@ -259,9 +259,10 @@ def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
 def _open(
     folder: SweepFolder, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[dict[str, Backend], Located]:
-    """Open the backends of a plan to launch. Return the backends, and the locations that the last
-    launch recorded. If one of several backends does not answer, tell the user; the launcher tries
-    it again later. Raises `EnvironmentFailure` if a backend cannot be used or none answers."""
+    """Open the backends of a plan to launch. Return the backends and the places that the last
+    launch recorded (empty if no record can be read). If one of several backends does not answer,
+    tell the user; the launcher tries again later. Raises `EnvironmentFailure` if a backend cannot
+    be used, or if no backend answers."""
     opened = open_places(plan.launch, plan.name, folder.address, quiet=True)
     for place, backend in opened.items():
         if isinstance(backend, Away):
@@ -277,9 +278,9 @@ def _places_on_record(folder: SweepFolder) -> Located:
 
 
 def _open_again(folder: SweepFolder, plan: Plan) -> tuple[dict[str, Backend], Located]:
-    """Open the backends of a sweep that was launched before. Return the backends, and the locations
-    that the last launch recorded. If a backend does not answer, the launcher tries it again later.
-    Raises `EnvironmentFailure` if none answers."""
+    """Open the backends of a sweep that was launched before. Return the backends and the places
+    that the last launch recorded. The launcher later tries to open backends that do not answer now.
+    Raises `EnvironmentFailure` if no backend answers."""
     before = _places_on_record(folder)
     accept = partial(refuse_another, before)
     opened = open_places(plan.launch, folder.name, folder.address, any_place=True, accept=accept)
@@ -297,9 +298,9 @@ def resume(
     checked: Ready | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Launched:
-    """Launch the unfinished runs of a sweep. `checked` is the result of `ready`. `tell` is
-    called if the record of the last launch is damaged. Raises as `launch` does, and
-    `AnotherLauncher` if a launcher is already running."""
+    """Launch the unfinished runs of a sweep. `checked` is the result of `ready` (None: call
+    `ready`). Tell the user if the record of the last launch is damaged. Raises the errors of
+    `launch`, and `AnotherLauncher` if a launcher is already running."""
     plan, capabilities, places = checked or ready(folder)
     url = None
     if plan.service == "local":
@@ -320,8 +321,9 @@ def drive(
     smoke: bool = False,
     patience: float = lock.PATIENCE_SECONDS,
 ) -> Summary:
-    """Wait at most `patience` seconds for the lock of the sweep at `address`, and run as its
-    launcher until the sweep ends or a user stops the launcher."""
+    """Wait at most `patience` seconds for the lock of the sweep at `address`. Then run as the
+    sweep's launcher until the sweep ends or a user stops the launcher, and return the last
+    summary."""
     folder = SweepFolder.at_address(address)
     folder.read_plan()  # If there is no plan, the error lists the existing sweeps.
     with lock.holding_sweep(folder, patience, existing=True) as check:
@@ -386,9 +388,9 @@ def _drive_plan(
 
 
 def pack_results(folder: SweepFolder, outcomes: Mapping[str, bytes] | None = None) -> None:
-    """Pack the outcomes, alarms and small metrics files of a finished sweep on a remote store,
-    so that readers need few requests. `outcomes` has the outcome files that were read already.
-    If the store does not answer, nothing is packed."""
+    """Pack the outcomes, alarms and small metrics files of a finished sweep, so that reading them
+    takes few requests. `outcomes` maps paths to outcome files that were read already. Do nothing if
+    the store is local or does not answer."""
     if not isinstance(folder.store, FarStore):
         return
     from sweeper.store.packed import pack
@@ -447,9 +449,9 @@ _SECRETS_LINE = re.compile(
 
 
 def load_secrets(grid_path: str, names: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Read secrets that this process's environment lacks from the file .env beside the grid, and
-    set them in the environment. `names` are all secrets of the launch. Tell the user the names
-    that were set. Raises `UsageError` for a file or a line that cannot be read."""
+    """Read the file .env beside the grid, and set the secrets in `names` that this process's
+    environment lacks. Tell the user which secrets were set. Raises `UsageError` if the file, or the
+    line of such a secret, cannot be read."""
     path = os.path.join(os.path.dirname(os.path.abspath(grid_path)), _SECRETS_FILE)
     missing = {name for name in names if not os.environ.get(name)}
     if not grid_path or not missing or not os.path.isfile(path):

@@ -36,8 +36,8 @@ chance."""
 
 
 class Offer(NamedTuple):
-    """The properties of a launch: the address of its engine, the capabilities and locations of
-    its backends, and whether it is `--live`."""
+    """The properties of a launch: the address of its engine (None: no engine), the capabilities and
+    places of its backends, and whether the option `--live` is set."""
 
     url: str | None
     capabilities: Capabilities
@@ -52,9 +52,9 @@ def record(
     tell: Callable[[str], None],
 ) -> None:
     """Save the environment and the code, and write the plan, including the runs that finished
-    stages have added to it. The caller holds the sweep's lock. Raises `UsageError` if the plan
-    contains a secret's value, or if the sweep may have jobs at a backend that the launch does
-    not use."""
+    stages have added to the plan. The caller holds the sweep's lock. Raises `UsageError` if the
+    plan contains a secret's value, or if the sweep may have jobs at a place that is not in
+    `offered`."""
     plan = folder.with_chosen(plan)
     refuse_secrets(plan, secret_names(plan.secrets, plan.service))
     write_environment(folder, plan, offered.url, offered.capabilities, offered.places, tell)
@@ -78,9 +78,9 @@ def record(
 
 
 def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> Plan:
-    """Save the code that the plan's runs will execute. Return the plan, with the fields that
-    only a launch can fill in. Raises `UsageError` if the plan contains a secret's value, or if
-    jobs would not get their code."""
+    """Save the code that the plan's runs will execute. Return the plan with the fields that
+    describe this launch, such as its time, code and provenance. Raises `UsageError` if the plan
+    contains a secret's value, or if jobs cannot get the code."""
     names = secret_names(plan.secrets, plan.service)
     refuse_secrets(plan, names)
     capabilities, live = offered.capabilities, offered.live
@@ -125,8 +125,8 @@ def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[s
 
 
 def _code_record(code: snapshot.CodeCopy) -> dict[str, object]:
-    """Return the provenance fields about the copy of the code. Without a copy, they say why there
-    is none."""
+    """Return the provenance fields about the copy of the code. If there is no copy, `code_why` has
+    the reason."""
     return {
         "code": code.snapshot and code.snapshot.hash,
         "code_why": code.why,
@@ -143,9 +143,9 @@ def write_environment(
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Save this process's environment for the workers of a sweep. Record the path of the
-    environment file, the engine's `url`, and the `places` where the sweep's jobs run from now
-    on. Tell the user if an earlier record is damaged. Raises `UsageError` if some jobs may be at
-    other places."""
+    environment file, the engine's `url`, and the `places` where jobs run from now on. Tell the user
+    if the previous record is damaged. Raises `UsageError` if the sweep may have jobs at a place
+    that is not in `places`."""
     refuse_moved_sweep(folder, places, tell)
     is_first = not folder.store.exists(folder.plan)
     path = keep_environment(folder, plan, url, capabilities)
@@ -177,20 +177,21 @@ def keep_environment(
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:
-    """Return the names of the variables with the secrets that a sweep needs."""
+    """Return the names of the secrets that a sweep needs, with the API key if the service is
+    Tinker."""
     return [*secrets, *(["TINKER_API_KEY"] if service == "tinker" else [])]
 
 
 def secret_values(names: Sequence[str]) -> list[str]:
-    """Return the values of the secrets `names` in this process's environment. Leave out values so
-    short that any text may contain them by chance."""
+    """Return the values of the secrets `names` in this process's environment. Leave out values of
+    less than 8 characters, which any text may contain by chance."""
     values = (os.environ.get(name, "") for name in names)
     return [value for value in values if len(value) >= _SHORTEST]
 
 
 def hidden_values(names: Sequence[str]) -> list[str]:
-    """Return the values that no copy of the code may contain: those of the secrets `names`, and
-    those of variables of this environment whose names look like secrets."""
+    """Return the values that no copy of the code may contain: the values of the secrets `names`,
+    and of the environment variables whose names look like names of secrets."""
     return redaction.secret_values(os.environ, names)
 
 
@@ -225,10 +226,10 @@ def _is_nothing(state: RunState | None) -> bool:
 
 
 def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
-    """Merge the recorded plan of a sweep with a new one. Runs are matched by id and keep their
-    recorded names. Runs that the grid no longer has stay on record as retired. `free` are the
-    ids of recorded runs without a result. If the grid no longer has such a run, a new run may
-    take its name: a corrected command keeps the names of its runs."""
+    """Merge the recorded plan of a sweep with a new plan. Runs are matched by id and keep their
+    recorded names. Runs that the grid no longer has stay recorded as retired. `free` has the ids of
+    recorded runs without a result. If the grid no longer has such a run, a new run may take its
+    name."""
     names = {run.id: run.name for run in old.runs}
     holders = {name: run for run, name in names.items()}
     planned = {run.id for run in new.runs}
@@ -255,7 +256,7 @@ def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
 
 
 def tell_changes(folder: SweepFolder, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:
-    """Report what differs from the previous launch, and what happens to the runs of that launch."""
+    """Tell the user what a launch changes: the runs, the settings, the code and the metric."""
     states = folder.read_states()
     at_work = sum(state.state in OPEN for state in states.values())
     retired = [states[run.id] for run in new.runs if run.retired and run.id in states]
@@ -305,7 +306,7 @@ def changes(old: Plan, new: Plan) -> list[str]:
 
 
 def code_change(folder: SweepFolder, old: Plan, new: Plan) -> str | None:
-    """Return a sentence about code that has changed since the last launch; None if it has not."""
+    """Return a sentence about a change of the code since the last launch; None if there is none."""
     launches = (Launches(folder, plan).latest for plan in (old, new))
     changes = differences(launches)
     code = next((each for each in changes if each.kind == "code"), None)
@@ -337,10 +338,9 @@ def _shown(value: object) -> str:
 def _service_environment(
     service: str, engine_url: str | None, key: str, grids: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment variables with which runs use the local engine: its address and
-    `key` for the tinker SDK, and the tokenizers of its models for `transformers`. Empty for
-    another `service`. `grids` has the variables that the grid sets; a `HF_HOME` in it is
-    respected. Raises `EngineError`."""
+    """Return the environment variables that connect runs to the local engine: the engine's address,
+    its `key`, and the cache with its tokenizers. Empty for another `service`. `grids` has the
+    variables that the grid sets, such as `HF_HOME`. Raises `EngineError`."""
     if service == "local" and engine_url is not None:
         variables = hub_environment(environ={**os.environ, **grids})
         return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": key, **variables}

@@ -25,9 +25,9 @@ _MOST = 1_000_000
 
 
 class Steered(NamedTuple):
-    """The result of a request. `launcher`: a running launcher reads the request in its next step.
-    `started`: a launcher was started for this request. `changed`: the request differs from the
-    previous one."""
+    """The result of a request to a sweep. `launcher` is True if a running launcher will read the
+    request. `started` is True if the call started that launcher. `changed` is False if the sweep
+    was already in the requested state."""
 
     sweep: str
     launcher: bool
@@ -37,9 +37,9 @@ class Steered(NamedTuple):
 
 def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered:
     """Start no new runs of a sweep until `resume`. Running runs continue. With `runs`, running runs
-    are asked to save a checkpoint and stop, and continue from this checkpoint later; if no launcher
-    is running, one is started to stop them. The pause stays when the launcher ends. Raises
-    `NotFound` and `StoreError`, and as `launch` does if it starts a launcher."""
+    save a checkpoint and stop, and continue from the checkpoint after `resume`. If no launcher is
+    running, one is started to stop these runs. The sweep stays paused when the launcher ends.
+    Raises `NotFound`, `StoreError`, and the errors of `launch` if a launcher is started."""
     folder = _existing(sweep, root)
     before = sweep_requests.asked_pause(folder)
     sweep_requests.ask_pause(folder, on=True, runs=runs)
@@ -59,8 +59,8 @@ def resume(
     tell: Callable[[str], None] = lambda _: None,
 ) -> Steered:
     """Continue a sweep that was paused, or whose launcher has ended. If no launcher is running and
-    anything is left to do, start a detached one. Call `tell` if the record of the last launch is
-    damaged. Raises as `launch` does."""
+    a run is not finished, start a detached launcher. Tell the user if the record of the last launch
+    is damaged. Raises the errors of `launch`."""
     folder = _existing(sweep, root)
     was_paused = sweep_requests.asked_pause(folder) is not None
     if not _has_launcher(folder):
@@ -75,8 +75,8 @@ def resume(
 
 
 def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
-    """Set the number of parallel jobs of a sweep until its next launch. Running jobs continue,
-    even if there are more of them. Raises `UsageError` for an invalid number, `NotFound`,
+    """Set the number of parallel jobs of a sweep until its next launch. Running jobs continue, even
+    if more than `jobs` are running. Raises `UsageError` for an invalid number, `NotFound`,
     `StoreError`."""
     if not 1 <= jobs <= _MOST:
         raise UsageError(f"cannot run {jobs} jobs at once: use a number from 1 to {_MOST}")
@@ -132,7 +132,7 @@ def _has_launcher(folder: SweepFolder) -> bool:
 
 
 def _is_over(folder: SweepFolder) -> bool:
-    """Return whether no run of a sweep is running or left to start."""
+    """Return whether all runs of a sweep are finished."""
     plan, events = folder.read_plan(), folder.read_events()
     return all(
         is_finished(events.get(run.id, set()), plan.retries_of(run.stage), retired=run.retired)
@@ -147,7 +147,8 @@ def _start_launcher(
     *,
     goes_on: bool = False,
 ) -> Steered:
-    """Check that a launcher can do its work, and start it. With `goes_on`, end a pause first."""
+    """Check the sweep with `ready`, and start a launcher. With `goes_on`, end a pause in
+    between."""
     from sweeper.launcher import launching
     from sweeper.sweep.trust import refuse
 

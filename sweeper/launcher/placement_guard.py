@@ -42,7 +42,7 @@ def place_of(backend: Backend) -> dict[str, str]:
 
 def located(backends: Mapping[str, Backend], before: Located = ()) -> list[dict[str, str]]:
     """Return the places of all backends of a sweep. For a backend that could not be opened, return
-    its place in `before`, or only its name if `before` has no such place."""
+    the backend's place in `before`, or only the backend's name if `before` lacks the backend."""
     recorded = {place["backend"]: dict(place) for place in before}
     return [
         recorded.get(name, place_of(backend)) if isinstance(backend, Away) else place_of(backend)
@@ -51,8 +51,8 @@ def located(backends: Mapping[str, Backend], before: Located = ()) -> list[dict[
 
 
 def refuse_another(before: Located, name: str, backend: Backend) -> None:
-    """Raise `EnvironmentFailure` if the backend `name` leads to another place than the one in
-    `before`."""
+    """Raise `EnvironmentFailure` if the backend `name` runs jobs at a different place than `before`
+    records."""
     here = place_of(backend) | {"backend": name}
     for place in before:
         if place["backend"] == name and not _is_part(place, here):
@@ -69,10 +69,11 @@ def refuse_moved_sweep(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Raise `UsageError` if jobs of the sweep may be at another place than `places`. Cancelled
-    jobs are ignored: if one starts, its worker sees the request and ends. If it is unknown
-    whether runs were submitted, ask the earlier place. A damaged record of the earlier places
-    raises `StoreError` if it is needed; otherwise the user is told."""
+    """Raise `UsageError` if jobs of the sweep may be at a recorded place that is not in `places`.
+    Cancelled jobs do not count: if such a job starts, its worker sees the request to cancel and
+    ends. If an attempt may not have been submitted, ask the recorded backend for the attempt's job.
+    If the record of places is damaged, tell the user; raise `StoreError` if the check needs the
+    record."""
     try:
         plan = folder.read_plan()
     except NotFound:
@@ -89,7 +90,7 @@ def refuse_moved_sweep(
 
 
 class _Left(NamedTuple):
-    """An unfinished attempt. If `submitted` is false, the attempt may or may not have been
+    """An unfinished attempt. If `submitted` is False, it is unknown whether the attempt was
     submitted."""
 
     run: str
@@ -101,8 +102,8 @@ class _Left(NamedTuple):
 def _was_at(
     folder: SweepFolder, attempt: _Left, before: Located, places: Located
 ) -> Mapping[str, str] | None:
-    """Return the place in `before` where the attempt was submitted; None if `places` include that
-    place."""
+    """Return the place in `before` to which the attempt was submitted; None if that place is in
+    `places`."""
     at = None
     if len(before) > 1 or len(places) > 1:
         try:
@@ -126,9 +127,8 @@ def _refuse_unless_none(
     places: Located,
     find: Callable[[Backend, Sequence[str]], Mapping[str, str]],
 ) -> None:
-    """Raise `UsageError` for unfinished attempts at the place `before`, which a launch at
-    `places` would not find. If it is unknown whether attempts were submitted, look for their
-    jobs there."""
+    """Raise `UsageError` if attempts in `left` have, or may have, jobs at the place `before`. If it
+    is unknown whether an attempt was submitted, ask the backend there for the attempt's job."""
     sweep, there, here = plan.name, _shown(before), " and ".join(map(_shown, places))
     submitted = [attempt.name for attempt in left if attempt.submitted]
     opened = {
@@ -158,8 +158,8 @@ def _refuse_unless_none(
 
 
 def moved_from(folder: SweepFolder, plan: Plan, places: Located) -> str | None:
-    """Return a description of the place that the sweep was submitted to, or None if it is one of
-    `places`."""
+    """Return a description of a recorded place of the sweep that is not in `places`; None if all
+    recorded places are in `places`."""
     for before in _places_before(folder, plan):
         if not any(_is_part(before, place) for place in places):
             return _shown(before)
@@ -173,9 +173,9 @@ def _places_before(
     needed: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Located:
-    """Return the places that the sweep was submitted to. If their record cannot be read and is
-    `needed`, raise `StoreError`, since there may be jobs. If it is not needed, tell the user
-    that the record will be rewritten, and return the plan's places."""
+    """Return the recorded places of the sweep; the plan's places if nothing is recorded. If the
+    record cannot be read and is `needed`, raise `StoreError`. If the record is not needed, tell the
+    user that it will be rewritten, and return the plan's places."""
     before = [{"backend": place} for place in plan.launch.places]
     try:
         return folder.read_service().places or before
@@ -193,8 +193,8 @@ def _places_before(
 
 
 def is_same(before: Located, places: Located) -> bool:
-    """Return whether `places` are the earlier places, in the same order. A backend that did not
-    answer earlier has no recorded location, and is compared by name."""
+    """Return whether `places` are the places `before`, in the same order. A place in `before`
+    without a location (its backend did not answer) is compared only by the backend's name."""
     pairs = zip(before, places, strict=False)
     return len(before) == len(places) and all(_is_part(*pair) for pair in pairs)
 
@@ -204,8 +204,8 @@ def _is_part(before: Mapping[str, str], place: Mapping[str, str]) -> bool:
 
 
 def _backend_before(folder: SweepFolder, plan: Plan, before: Mapping[str, str]) -> Backend:
-    """Open the backend that the sweep was submitted to. Raises `EnvironmentFailure` if, on this
-    machine, the backend's name leads to another place than the one in `before`."""
+    """Open the backend at the place `before`. Raises `EnvironmentFailure` if the backend of this
+    name on this machine runs jobs at another place."""
     name = before["backend"]
     backend = open_backend(name, folder.name, folder.address, options_of(plan.launch, name))
     if not _is_part(before, place_of(backend)):
@@ -220,8 +220,8 @@ def _find(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Mapping[str, str]:
-    """Ask a backend which of these jobs it has. While the backend does not answer, or is not
-    certain yet, ask again, for at most `_ANSWER_SECONDS`."""
+    """Return the jobs in `tokens` that a backend has. Ask again while the backend does not answer
+    for certain. Raises `Unreachable` after `_ANSWER_SECONDS`."""
     deadline = clock() + _ANSWER_SECONDS
     while True:
         try:
@@ -233,7 +233,7 @@ def _find(
 
 
 def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
-    """Return the unfinished attempts of runs that nobody has cancelled."""
+    """Return the unfinished attempts of runs without a request to cancel."""
     launch = plan.launch
     # A backend that restarts jobs by itself has preempted jobs in its queue again.
     restarted = may_restart(launch)
@@ -253,9 +253,8 @@ def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
 
 
 def _is_requeued(folder: SweepFolder, plan: Plan, run: str, state: RunState) -> bool:
-    """Return whether the backend may have put the job of a preempted attempt back into its
-    queue. For a withdrawn attempt this is false: if its job starts after all, the job sees the
-    withdrawal and ends."""
+    """Return whether the backend may have requeued the job of a preempted attempt. Return False for
+    a withdrawn attempt, since a worker of such an attempt ends at once."""
     launch = plan.launch
     try:
         if folder.read_outcome(run, state).reason == WITHDRAWN:

@@ -38,9 +38,9 @@ known yet."""
 def admit(
     launch: Launch, store: Store, service: str, secrets: Sequence[str], *, live: bool
 ) -> Capabilities:
-    """Check that jobs at each place can work, and return the capabilities that all places share.
-    `secrets` are the names of the secrets that runs need. Raises `UsageError`, or `GridError` with
-    a line for each place if several have problems."""
+    """Check that jobs at each place of a launch can work, and return the capabilities that all
+    places share. `secrets` are the names of the secrets that runs need. Raises `UsageError` for one
+    problem, and `GridError` with a line for each of several problems."""
     wrong: list[str] = []
     for place in launch.places:
         try:
@@ -56,7 +56,6 @@ def admit(
 def _admit(
     launch: Launch, backend: str, store: Store, service: str, secrets: Sequence[str], *, live: bool
 ) -> None:
-    """Check one place. Raises `UsageError`."""
     capabilities = capabilities_at(launch, backend)
     if not capabilities.here and service == "local":
         engine_url(capabilities)
@@ -117,9 +116,9 @@ def has_code(
     code: "CodeCopy",
     tell: Callable[[str], None],
 ) -> None:
-    """Check that jobs without access to this machine's folders get the recipe's code, and tell
-    the user which files they do not get. `kind` and `file` describe the recipe. Raises
-    `UsageError`."""
+    """Check that jobs without access to this machine's folders get the recipe's code. Tell the user
+    which files such jobs do not get. `kind` and `file` describe the recipe. Raises `UsageError` if
+    the code is missing."""
     if capabilities.files:
         return
     if code.snapshot is None:
@@ -138,8 +137,8 @@ def try_out(
     backends: Mapping[str, Backend], plan: Plan, runs: Iterable[Run], *, any_place: bool = False
 ) -> None:
     """Ask each backend whether it would accept the jobs of a plan's runs. Raises
-    `EnvironmentFailure` if a backend refuses or none answers. With `any_place`, raise only if no
-    backend accepts them."""
+    `EnvironmentFailure` if a backend refuses, or if no backend answers. With `any_place`, raises
+    `EnvironmentFailure` only if no backend accepts the jobs."""
     from sweeper.scheduler.submitter import asked_by  # imported late, since `plan` does not use it
 
     launches = {name: plan.launch_of(name) for name in (None, *(s.name for s in plan.stages))}
@@ -157,9 +156,9 @@ def try_out(
 
 
 def shared_environment(capabilities: Capabilities, folder: SweepFolder) -> str | None:
-    """Return the path of the runs' environment file in the sweep's folder, if jobs run on other
-    machines that see this folder. Return None for all other jobs. (On this machine the file lies
-    in a private folder.)"""
+    """Return the path of the runs' environment file in the sweep's folder if jobs run on other
+    machines that have access to this folder, else None. (On this machine the file is in a private
+    folder.)"""
     if capabilities.here or not capabilities.files:
         return None
     return environment_in_store(folder)
@@ -195,9 +194,9 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
 
 
 def service_warnings(plan: Plan) -> list[str]:
-    """Return warnings about the model service of a plan: the service lacks a model, or the recipe
-    needs a service and none is set up. Starts no engine. Raises `GridError` as `missing_at_engine`
-    does."""
+    """Return a warning for each model that the model service of a plan lacks, or a warning if the
+    recipe needs a service and none is set up. Starts no engine. Raises `GridError` as
+    `missing_at_engine` does."""
     if plan.service == "tinker":
         return missing_at_service(plan)
     if not capabilities_together(plan.launch).here:
@@ -228,9 +227,9 @@ def _needs_service(plan: Plan) -> bool:
 
 
 def ensure_engine(places: Collection[str]) -> "EngineInfo":
-    """Find this user's engine, or start it. If jobs run in tmux, the engine gets a window there.
-    Raises `EngineError` if it does not start, and `EnvironmentFailure` if its home folder cannot
-    be written."""
+    """Find this user's engine, or start the engine and wait for it. If jobs run in tmux, the engine
+    runs in a tmux window. Raises `EngineError` if the engine does not start, and
+    `EnvironmentFailure` if the home folder cannot be written."""
     from sweeper import paths
     from sweeper.engine import lifecycle
 
@@ -279,8 +278,9 @@ def texts_of(plan: Plan) -> set[str]:
 
 
 def missing_at_engine(plan: Plan, offered: Collection[str]) -> list[str]:
-    """Return a warning for each model that an engine with the models `offered` lacks. Raises
-    `GridError` instead, unless the grid says `check_models: false` or has a command."""
+    """Return a warning for each of the plan's models that is not in `offered`, the engine's models.
+    Raise `GridError` instead, except if a recipe is a command or the grid says `check_models:
+    false`."""
     trained = [model for model in offered if model not in STAND_INS]
     return _refuse_models(
         plan,
@@ -296,9 +296,9 @@ def missing_at_engine(plan: Plan, offered: Collection[str]) -> list[str]:
 
 
 def missing_at_service(plan: Plan) -> list[str]:
-    """Return a warning for each model that the hosted service does not list, or a single warning
-    if its list cannot be read. Without an API key, nothing is checked. Raises `GridError` as
-    `missing_at_engine` does."""
+    """Return a warning for each of the plan's models that the hosted service does not list, or a
+    single warning if the list cannot be read. Without an API key, check nothing and return [].
+    Raises `GridError` as `missing_at_engine` does."""
     from sweeper.fields.kinds import nearest
     from sweeper.results.service_models import offered
     from sweeper.results.service_requests import hosted
@@ -321,9 +321,9 @@ def missing_at_service(plan: Plan) -> list[str]:
 
 
 def _refuse_models(plan: Plan, missing: Mapping[str, str]) -> list[str]:
-    """Raise `GridError` with a line for each missing model and its place in the grid. If any
-    recipe is a command or the grid says `check_models: false`, return these lines as warnings
-    instead."""
+    """Raise `GridError` with a line for each missing model and the model's place in the grid.
+    Return the lines as warnings instead if a recipe is a command or the grid has `check_models:
+    false`."""
     if not missing or not plan.launch.check_models or plan.has_commands:
         return list(missing.values())
     places = plan.model_places

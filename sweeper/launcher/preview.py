@@ -47,9 +47,9 @@ _SERVICE = {
 
 
 class RunPreview(NamedTuple):
-    """The effect of a launch on a run. `run` has its recorded name, or the name that it would
-    get. `attempt` is the number of the attempt that would be submitted, or 0 if none would be
-    submitted."""
+    """The effect of a launch on a run. The name of `run` is the recorded name, or the name that a
+    new run would get. `attempt` is the number of the attempt that the launch would submit, or 0 if
+    it would submit none."""
 
     run: Run
     state: RunState
@@ -57,11 +57,11 @@ class RunPreview(NamedTuple):
 
 
 class LaunchPreview(NamedTuple):
-    """A plan, and the effect of its launch on each run of the sweep at `folder`. `retired`
-    counts the recorded runs that the grid no longer has; `dropped` counts the finished runs that
-    this launch would retire. `estimate` is the expected usage of the runs that start, if it can
-    be estimated. For a race, `estimate` is an upper limit, and `least` is the estimate without
-    the runs that only later rounds may start."""
+    """A plan, and the effect of its launch on each run of the sweep at `folder`. `retired` counts
+    the recorded runs that the grid no longer has; `dropped` counts the finished runs that this
+    launch would retire. `estimate` is the expected usage of the runs that would start (None:
+    unknown). For a race, `estimate` includes all runs that later rounds may start, and `least`
+    includes none of these runs."""
 
     plan: Plan
     folder: SweepFolder
@@ -135,8 +135,8 @@ def later_warnings(planned: Plan, store: Store) -> list[str]:
 
 
 def _uncounted(planned: Plan) -> list[str]:
-    """Return a warning if runs are commands and a budget limits tokens, since only tokens that a
-    command records itself are counted."""
+    """Return a warning if runs are commands and a budget limits tokens, since a command's tokens
+    are counted only if the command records them."""
     if not planned.has_commands:
         return []
     from sweeper.scheduler.budgets import configured_budget  # slow to import
@@ -179,10 +179,10 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
 
 
 def document(launch: LaunchPreview) -> dict[str, object]:
-    """Return the preview as a JSON object: the plan as in `sweep.json`, and each run with its
-    state and its `job`, the job that a launch would submit to the first backend (null if it
-    would submit none). `bare` is the beginning of the command lines of all jobs that are marked
-    `bare`; it is long, so it is given once."""
+    """Return the preview as a JSON object: the plan as in `sweep.json`, and each run with its state
+    and the `job` that a launch would submit to the first backend (null for none). The command line
+    of a job with `"bare": true` lacks its beginning, which is common to these jobs and is in the
+    top-level key `bare`."""
     runs: list[dict[str, object]] = []
     place, builder = launch.plan.launch.places[0], job_builder(launch)
     specs = jobs(launch, builder, place)
@@ -260,8 +260,8 @@ def job_builder(preview: LaunchPreview) -> "JobBuilder | None":
 
 
 def jobs(preview: LaunchPreview, builder: "JobBuilder | None", place: str) -> dict[str, JobSpec]:
-    """Return a dict from run id to the job that a launch would submit, if all jobs went to
-    `place`."""
+    """Return the jobs that a launch would submit if all runs went to `place`, by run id. Empty if
+    `builder` is None."""
     if builder is None:
         return {}
     starting = (preview for preview in preview.previews if preview.attempt)
@@ -271,9 +271,9 @@ def jobs(preview: LaunchPreview, builder: "JobBuilder | None", place: str) -> di
 def _job(
     launch: LaunchPreview, preview: RunPreview, spec: JobSpec, bare: Sequence[str]
 ) -> dict[str, object]:
-    """Return the job that would be submitted for a run, as a JSON object. `argv` is its command
-    line, without the common beginning if the job is marked `bare`. `log_path` is the folder that
-    the attempt writes to. `command` is the argv of a recipe that is a command."""
+    """Return the job that would be submitted for a run, as a JSON object. If the job starts with
+    the words `bare`, `argv` is its command line without these words. `log_path` is the folder that
+    the attempt writes to. `command` is the argv of a recipe that is a command, else None."""
     folder = log_path(launch.folder, preview.run.id, preview.attempt)
     is_bare = bool(bare) and list(spec.argv[: len(bare)]) == bare
     return {
@@ -326,10 +326,11 @@ _PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][A-Za-z
 
 
 def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
-    """Yield the manifests of all runs that a launch would start, in the batches in which they
-    would be submitted. For several backends, yield a remark and all manifests for each of them,
-    since a run's backend is chosen only when the run starts. Raises `UsageError` if no backend
-    has a format of its own, or if a check that needs no network refuses the launch."""
+    """Yield the manifests of all runs that a launch would start, in batches as the launch would
+    submit them. If the launch has several backends, yield a remark for each backend, and all
+    manifests for each backend that has manifests: a launch chooses a run's backend only when the
+    run starts. Raises `UsageError` if no backend has manifests, or if a check without network
+    access refuses the launch."""
     from sweeper.launcher.manifest import secret_names  # slow to import
 
     plan = preview.plan

@@ -16,8 +16,7 @@ from sweeper.sweep.folder import SweepFolder
 
 
 class GrowingMetrics:
-    """A follower of the metrics file in `folder`. The file may have any of the names in
-    `files.NAMES`."""
+    """A follower of the metrics file in `folder`. The file may have any name in `files.NAMES`."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._folder = folder
@@ -49,8 +48,8 @@ class GrowingMetrics:
         return self._growing.read(find, most)
 
     def _choose(self, find: Find) -> None:
-        """Open the first file in the order of `files.NAMES` that exists now. A program may create
-        this file after a file whose name is later in `files.NAMES`."""
+        """Follow the first file in the order of `files.NAMES` that exists now. This may be another
+        file than before, since a program may create several."""
         for path in paths_in(self._folder):
             if path == self.begun_path:
                 return
@@ -61,10 +60,10 @@ class GrowingMetrics:
 
 
 class Fresh(NamedTuple):
-    """New rows, each with True if it is a copy. `again` means that the file was replaced, and that
-    `rows` are the rows of the new file from its start. `more` means that more can be read
-    immediately. `size` is the number of bytes read. `malformed` counts lines that are not rows, and
-    `unlike` describes these lines."""
+    """New rows of an attempt, each with True if it is a copy of a row of the previous attempt.
+    `again` is True if the file was replaced and `rows` are from the start of the new file. `more`
+    is True if more bytes can be read immediately. `size` is the number of bytes read. `malformed`
+    counts lines that are not rows, and `unlike` says why these lines are not rows."""
 
     rows: list[tuple[Row, bool]]
     again: bool
@@ -88,8 +87,8 @@ class Tail:
         self._resumed = self._copying = attempt > 1
 
     def read(self, most: int, *, ended: bool = False) -> Fresh:
-        """Read the rows added since the last call, at most `most` bytes. `ended` means that the
-        attempt has an outcome, so nothing more is written. Raises `StoreError`."""
+        """Read at most `most` bytes, and return the rows added since the last call. Set `ended` if
+        the attempt has an outcome, since its files then no longer change. Raises `StoreError`."""
         find = self._finder(ended)
         added = self._metrics.read(find, most)
         if added is None:
@@ -105,12 +104,12 @@ class Tail:
         return Fresh(rows, again, added.more, added.size, malformed, unlike)
 
     def _finder(self, ended: bool) -> Find:
-        """Return a function that takes a path and returns the file as it is now, or None if it is
+        """Return a function that takes a path and returns the current file, or None if the file is
         missing.
 
-        If the metrics file is on a remote store and was read before, the function lists only the
-        parts of this file, which are few. If there are no parts, the function lists the attempt's
-        folder, but only once, because that folder may contain many iteration folders.
+        On a remote store, the function first lists only the parts of the file that is being
+        followed. It lists the attempt's folder at most once, because this folder may contain many
+        iteration folders.
         """
         files = self._listed.files(self._folder, ended=ended)
         begun = self._metrics.begun_path if self._store.is_remote else None
@@ -126,15 +125,13 @@ class Tail:
     def _parsed(
         self, data: bytes, start: int, find: Callable[[str], Source | None]
     ) -> tuple[Parsed, Parsed]:
-        """Parse the lines that were copied, and separately the lines that the attempt wrote
-        itself."""
         copied = self._copied(data, start) if self._copying and data else 0
         parse = self._metrics.file.parse
         return parse(data[:copied], start, find), parse(data[copied:], start + copied, find)
 
     def _copied(self, data: bytes, start: int) -> int:
-        """Return the size in bytes of the lines at the beginning of `data` that equal the lines of
-        the previous attempt's file at the same offset."""
+        """Return how many bytes at the beginning of `data` are complete lines that the previous
+        attempt's file has at the same offset."""
         before = b""
         name = self._metrics.file.path.rpartition("/")[2]
         source = Files(self._store, self._before).source(f"{self._before}/{name}")

@@ -32,13 +32,13 @@ class Folder:
         self._made = False
 
     def may_keep(self, stamp: Stamp) -> bool:
-        """Return whether values read from a file with this stamp may be cached. The values may be
-        cached only if every later change of the file is sure to change the stamp."""
+        """Return whether values read from a file with this stamp may be cached. If the file has
+        changed a moment ago, this is False, because its next change may not change the stamp."""
         return not stamp.is_fleeting(self._clock())
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:
-        """Write a file, replacing an existing one. Return whether that succeeded. If two processes
-        write, the last one wins."""
+        """Write or replace a file, and return whether that succeeded. If two processes write the
+        same file, the last one wins."""
         try:
             self._make()
             atomic_write(f"{self.path}/{name}", [*parts], mode=0o600)
@@ -83,9 +83,9 @@ def hash_of(text: str) -> str:
 
 
 class Index:
-    """Cached facts about the runs of a sweep, or about the folders of a store: events, outcomes,
-    values. A fact is valid while the files that it was read from are unchanged. Without a
-    `folder` nothing is cached."""
+    """Cached facts about the runs of a sweep, or about the folders of a store. A fact, such as an
+    outcome, is valid while the files that it was read from are unchanged. If `folder` is None,
+    nothing is cached."""
 
     def __init__(self, folder: Folder | None, name: str) -> None:
         self._folder, self._name = folder, f"index of {name}"
@@ -95,11 +95,11 @@ class Index:
     def recall(
         self, run: str, what: str, files: Iterable[tuple[str, Stamp | None]], read: Callable[[], T]
     ) -> T:
-        """Return the JSON value that is called `what` and belongs to a run. The result is the
-        cached value if `files` have the same names and stamps as when the value was cached, else
-        what `read` returns. None is not cached, nor is a value from a file that changed just before
-        (see `Folder.may_keep`). Without a cache folder, `files` is not iterated over, so that no
-        stamps are computed."""
+        """Return the fact `what` about a run, which must be a JSON value. Return the cached value
+        if `files` have the same names and stamps as when the value was cached; otherwise call
+        `read`. A value that is None, or from a file that changed a moment ago (see
+        `Folder.may_keep`), is not cached. Without a cache folder, `files` is not iterated over, so
+        no stamps are computed."""
         if self._folder is None:
             return read()
         files = tuple(files)

@@ -21,10 +21,10 @@ _LISTED_NS = 600 * 10**9
 
 
 class Contents:
-    """A cache of the contents of small files on a remote store. A file is not read again while its
-    stamp is unchanged. The contents are saved when the process ends. Listings of sweeps that
-    nothing writes to are cached too, but only for `_LISTED_NS`: a file that a user removes stays
-    listed until then."""
+    """A cache of the contents of small files on a remote store. A file is read again only if its
+    stamp has changed. The contents are saved when the process ends. Listings of sweeps that no
+    process writes to are cached for `_LISTED_NS`. During this time, a file that a user has removed
+    remains listed."""
 
     gates: tuple[str, ...] = GATES
 
@@ -60,9 +60,9 @@ class Contents:
         self._changed.add(path.partition("/")[0])
 
     def listing(self, top: str, gate: Sequence[Entry]) -> list[Entry] | None:
-        """Return the cached listing of a sweep's files. `gate` is the present listing of the
-        sweep's folders that are named in `gates`. Return None if no listing is cached, or if the
-        cached listing is too old or was cached with a different `gate`."""
+        """Return the cached listing of the sweep `top`. Return None if no listing is cached, or if
+        the listing is too old or was cached with another `gate`. `gate` is the current listing of
+        the folders `gates` of the sweep."""
         stored = self._folder.load_json(f"listing of {top}")
         if stored is None or stored["gate"] != [[*entry] for entry in gate]:
             return None
@@ -71,9 +71,8 @@ class Contents:
         return [Entry(*entry) for entry in cast(list[Any], stored["files"])]
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
-        """Cache the listing of a sweep's files if nothing writes to the sweep. `gate` is the
-        listing of the sweep's folders that are named in `gates`, and must have been made before
-        `listing`."""
+        """Cache the listing of the sweep `top` if no process writes to the sweep. `gate` is a
+        listing of the folders `gates` of the sweep, and must have been made before `listing`."""
         start = len(top) + 1
         gated = (entry.path[start:] for entry in gate)
         if is_settled(gated) and is_settled(entry.path[start:] for entry in listing):

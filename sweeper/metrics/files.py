@@ -34,8 +34,8 @@ _HEADER_BYTES = 65_536
 
 
 class MetricsFile:
-    """A metrics file, read from its beginning or from the start of any line. It stores the header
-    of a CSV file for later lines."""
+    """A parser of one metrics file, which may start at any line. It remembers the header of a CSV
+    file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -49,9 +49,8 @@ class MetricsFile:
     def parse(
         self, data: bytes, start: int = 0, find: Callable[[str], Source | None] = lambda _: None
     ) -> Parsed:
-        """Return the rows in `data`, which starts at byte `start` of the file. If the header of
-        a CSV file must be read first, `find` is called with the file's path. Raises
-        `StoreError`."""
+        """Return the rows in `data`, which starts at byte `start` of the file. `find` is called
+        with the file's path if the header of a CSV file is not known yet. Raises `StoreError`."""
         if self.by_line:
             return parse(data)
         if self.is_evaluation:
@@ -95,15 +94,15 @@ class MetricsFile:
         return Parsed(rows, malformed, int(torn))
 
     def _is_header(self, cells: list[str]) -> bool:
-        """Return whether a line has the names of columns. Some loggers write a longer header when
-        they log a new key."""
+        """Return whether a line of a CSV file is a header. A file may have several headers: some
+        loggers write a longer one when they log a new key."""
         if any(map(_NUMBER.fullmatch, cells)):
             return False
         return len({*cells} & {*self._columns}) * 2 >= len(self._columns)
 
     def _row(self, cells: Sequence[str]) -> Row:
-        """Return a row without the keys of empty cells, since an empty cell means that no value was
-        recorded."""
+        """Return the row of a CSV line. The row lacks the keys of empty cells, since an empty cell
+        means that no value was recorded."""
         row: Row = {
             key: _value(cell)
             for key, cell in zip(self._columns, cells, strict=False)
@@ -115,8 +114,8 @@ class MetricsFile:
 
 
 def _scores(data: bytes) -> Parsed:
-    """Return the scores of an evaluation as one row, with the keys that tinker-cookbook's
-    evaluators use during training."""
+    """Return the scores of an evaluation as one row. Its keys are named as in training:
+    `eval/.../score`."""
     try:
         scores = table_of(table_of(decode(data)).get("scores"))
     except ValueError:
@@ -126,7 +125,7 @@ def _scores(data: bytes) -> Parsed:
 
 
 def _cells(line: bytes) -> list[str] | None:
-    """Return the cells of a line; None if it is not CSV, an empty list for a blank line."""
+    """Return the cells of a line; [] for a blank line, None for a line that is not CSV."""
     import csv  # imported late: most runs write JSON
 
     try:

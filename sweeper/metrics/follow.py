@@ -30,8 +30,8 @@ class Added(NamedTuple):
 
 
 class Growing:
-    """A follower of the file at `path`. With `lines`, it returns only complete lines, unless a
-    line is longer than a read."""
+    """A follower of the file at `path`. With `lines`, `read` returns only complete lines; a line
+    that is longer than `most` bytes is returned in pieces."""
 
     def __init__(self, store: Store, path: str, *, lines: bool = True) -> None:
         self._store, self._lines = store, lines
@@ -122,8 +122,8 @@ class Growing:
         return source.stamp.size < self.offset or (not parts and source.stamp.inode != stamp.inode)
 
     def _new(self, source: Source, most: int | None) -> tuple[Stamp, bytes]:
-        """Return the stamp, and the bytes from `offset` on; all bytes if the bytes before `offset`
-        have changed."""
+        """Return the file's stamp, and the bytes from `offset` on. If the bytes before `offset`
+        have changed, return the bytes from the beginning of the file."""
         edge = b"" if begins_with(source, self._pieces) else self._edge
         room = None if most is None else most + len(edge)
         stamp, data = source.read(self.offset - len(edge), room)

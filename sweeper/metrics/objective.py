@@ -24,7 +24,7 @@ SMOOTH = 0.1
 
 class Judged(NamedTuple):
     """The value by which a run is judged, and its step. `missing` counts the rows at the end of the
-    run that should have a number for the metric, but have none (see `missing_rows`)."""
+    run that lack a number for the metric, though they should have one (see `missing_rows`)."""
 
     step: float | None
     value: float
@@ -63,8 +63,8 @@ def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
 
 def last_values(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
     """Return {key: {"step": ..., "value": ...}}, with the last value of each key in a merged
-    history. A value may have any type. Rows without a step count only for keys that no row with a
-    step has."""
+    history. A value may have any type. A value from a row without a step is used only if no row
+    with a step has the key."""
     values: dict[str, dict[str, object]] = {}
     for row in rows:
         step = row.get("step")
@@ -78,9 +78,9 @@ _NONE: dict[str, object] = {"step": None}
 
 
 def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]) -> int:
-    """Return the number of rows after the last row with a number, if these rows should have a
-    number too (`are_missing`), else 0. `numbered` has the indices of the rows with a number, and
-    `rows` is the number of all rows."""
+    """Return the number of rows after the last row with a number; 0 if these rows need no number
+    (see `are_missing`). `numbered` has the indices of the rows with a number, and `rows` is the
+    number of all rows."""
     after = rows - 1 - numbered[-1]
     if after == 0:
         return 0
@@ -90,8 +90,8 @@ def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]
 
 
 def missing_in(rows: Sequence[Row], key: str) -> int:
-    """Return the number of rows at the end of a merged history that should have a number for `key`,
-    but have none; 0 if no row has a number for `key`."""
+    """Return how many rows at the end of a merged history lack a number for `key`, though they
+    should have one (see `are_missing`); 0 if no row has a number for `key`."""
     numbered = [n for n, row in enumerate(rows) if as_number(row.get(key)) is not None]
     if not numbered:
         return 0
@@ -103,8 +103,9 @@ def missing_in(rows: Sequence[Row], key: str) -> int:
 
 
 def missing_rows(has_number: "Flags", named: "Flags", stepped: "Flags") -> int:
-    """Return the same number as `missing_in`, from three masks of the rows: those with a number for
-    the metric (`has_number`), with the metric's key (`named`), and with a step (`stepped`)."""
+    """Return the result of `missing_in`, from three masks of the rows: rows with a number for
+    the metric (`has_number`), rows with the metric's key (`named`), and rows with a step
+    (`stepped`)."""
     import numpy as np
 
     [numbered] = np.nonzero(has_number)
@@ -118,9 +119,9 @@ def missing_rows(has_number: "Flags", named: "Flags", stepped: "Flags") -> int:
 
 
 def counting_rows(has_number: "Flags", stepped: "Flags") -> "Flags":
-    """Return a mask of the rows of a merged history by which a run is judged. These are the rows
-    with a number (`has_number`) and a step. If no row with a number has a step, the run is judged
-    by all rows with a number."""
+    """Return a mask of the rows by which a run is judged: the rows of a merged history with a
+    number (`has_number`) and a step (`stepped`). If there are no such rows, these are all rows with
+    a number."""
     both = has_number & stepped
     return both if both.any() else has_number
 
@@ -142,8 +143,8 @@ def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
 
 
 def smoothed(values: "Floats") -> float | None:
-    """Return the mean of the last tenth of the values, at least of one value. None if there are
-    no values, or if a value in the last tenth is not finite."""
+    """Return the mean of the last tenth of the values (of the last value, if there are few). None
+    if there are no values, or if a value in the last tenth is not finite."""
     import numpy as np
 
     tail = values[-max(1, round(SMOOTH * len(values))) :]
@@ -154,7 +155,7 @@ def smoothed(values: "Floats") -> float | None:
 
 
 class Judge:
-    """The value of a run, computed point by point. Only the points that a mean needs are kept."""
+    """The value by which a run is judged, updated with each new point."""
 
     def __init__(self, goal: str = "minimize", at: str = "last") -> None:
         self._sign, self._at = sign_of(goal), at
@@ -183,8 +184,8 @@ class Judge:
         return self.last is not None and not math.isfinite(self.last.value)
 
     def add(self, point: Point) -> bool:
-        """Add the next point. Return False if the point's step is below the last point's step and
-        `at` is not `last`: then the value can only be computed from the whole history."""
+        """Add the next point. Return False if the point has a lower step than the last point and
+        `at` is not `last`: the value must then be computed again from the whole history."""
         last = self.last
         if last is None:
             self.last = point
@@ -205,8 +206,8 @@ class Judge:
         return True
 
     def takes_back(self, step: float | None) -> bool:
-        """Return whether a row with this step, but without the metric, makes the value wrong
-        because it replaces points that were added before."""
+        """Return whether the value is wrong after a row with this step that lacks the metric: the
+        row replaces points that were added before."""
         if self.last is None or self.last.step is None or step is None:
             return False
         return step == self.last.step or (step < self.last.step and self._at != "last")

@@ -30,7 +30,7 @@ _RESERVED = frozenset((*COLUMNS, *LABELS, *RUN_KEY))
 
 
 class SummaryFile(NamedTuple):
-    """A file of summaries. `path` is relative to the store's root."""
+    """A file of rollout summaries. `path` is relative to the store's root."""
 
     path: str
     iteration: int
@@ -39,14 +39,14 @@ class SummaryFile(NamedTuple):
 
     @property
     def transcript(self) -> str:
-        """The path of the file with the conversations, which may not exist."""
+        """The path of the file with the rollouts' conversations. The file may not exist."""
         return self.path.removesuffix(_SUFFIX) + "_logtree.json"
 
 
 def summary_files(files: Files, folders: Sequence[str]) -> list[SummaryFile]:
     """Return the summary files of a run, sorted by iteration and name. If several attempts wrote
-    the same file, the latest attempt's file is returned. `folders` has one folder per attempt,
-    oldest first. Raises `StoreError`."""
+    files of the same iteration and name, return only the latest attempt's file. `folders` has one
+    folder per attempt, oldest first. Raises `StoreError`."""
     files_by_place: dict[tuple[int, str], SummaryFile] = {}
     for attempt, folder in enumerate(folders, start=1):
         for inner, name in _names(files, folder):

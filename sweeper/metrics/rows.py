@@ -19,8 +19,8 @@ that it names."""
 
 class Parsed(NamedTuple):
     """The content of one file. `rows` are its JSON objects in file order. `malformed` counts the
-    complete lines that are not JSON objects. `torn` is 1 if the last line is incomplete, after a
-    crash or because it is being written."""
+    complete lines that are not JSON objects. `torn` is 1 if the last line is incomplete (after a
+    crash, or while a program is writing it)."""
 
     rows: list[Row]
     malformed: int
@@ -85,11 +85,10 @@ def _parse_object(line: bytes, loads: Callable[[bytes], object]) -> Row | None:
 def merge(attempts: Iterable[Parsed]) -> Merged:
     """Merge the attempts of a run, oldest first, into one history.
 
-    From its lowest step on, an attempt replaces all rows of earlier attempts, because the training
-    of the earlier attempts beyond that step was discarded. A resumed attempt begins with copies of
-    all earlier rows, so its rows are the whole history. Within one file, the later line wins for
-    each step and key. Rows without a step cannot be matched, so only those of the latest attempt
-    that has any are kept.
+    An attempt replaces all rows of earlier attempts from its own lowest step on: the earlier
+    training beyond that step was discarded. A resumed attempt begins with copies of all earlier
+    rows, so its rows are the whole history. Within one file, the later line wins for each step and
+    key. Rows without a step are kept only from the latest attempt that has such rows.
     """
     by_step: dict[float, Row] = {}
     loose: list[Row] = []
@@ -127,8 +126,8 @@ def written(attempts: Sequence[Parsed]) -> list[Row]:
 
 
 def _alike(rows: Sequence[Row], others: Sequence[Row]) -> int:
-    """Return how many rows at the beginning are equal in both. Rows with NaN are compared by their
-    `repr`."""
+    """Return the number of equal rows at the beginning of two lists. Rows with NaN are compared by
+    their `repr`."""
     count = 0
     for row, other in zip(rows, others, strict=False):
         if row != other and repr(row) != repr(other):
@@ -157,8 +156,8 @@ _FORMATS = (
 
 
 def describe_malformed(data: bytes) -> str:
-    """Describe why lines at the beginning of a file are not JSON objects: the file's format, or the
-    first such line."""
+    """Describe why lines at the beginning of a file are not JSON objects. Name the file's format,
+    or else quote the first of these lines."""
     for begin, words in _FORMATS:
         if data.startswith(begin):
             return words
@@ -212,9 +211,9 @@ a summary."""
 
 
 def are_missing(after: int, gap: int, *, named: bool) -> bool:
-    """Return whether the last `after` rows should have a number of a metric. `gap` is the
-    largest number of consecutive earlier rows without a number, for example between two
-    evaluations. `named` is whether one of the last rows has the key, for example with null."""
+    """Return whether the last `after` rows should have a number for a metric. `gap` is the largest
+    number of consecutive earlier rows without a number, for example between two evaluations.
+    `named` is True if one of the last rows has the metric's key, for example with null."""
     return after > gap and (named or after > _PASSING)
 
 
@@ -236,8 +235,8 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
 
 
 def ends_final(records: Sequence[Mapping[str, object]]) -> bool:
-    """Return whether the last of these checkpoint records is final: its key `final` is true, or it
-    has no such key and the name `final`, as in tinker-cookbook."""
+    """Return whether the last of these checkpoint records is final: its key `final` is true. A
+    record without this key is final if its name is `final`, as in tinker-cookbook."""
     return any(
         record.get("final", record.get("name") == "final") is True for record in records[-1:]
     )

@@ -32,8 +32,8 @@ class Stamp(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
     def is_fleeting(self, now: int) -> bool:
-        """Return whether a local file changed so shortly before `now` (nanoseconds) that its next
-        change may leave the same stamp. Values read from such a file must not be cached."""
+        """Return whether a local file changed within `MOMENT` before `now`. Its next change may
+        leave the same stamp, so values read from the file must not be cached."""
         return self.inode != 0 and now - max(self.time, self.changed) < MOMENT
 
 
@@ -86,7 +86,7 @@ class Source(Protocol):
 
 def begins_with(source: Source, pieces: list[list[int]]) -> bool:
     """Return whether a file on a remote store still begins with the objects `pieces`. If so, the
-    bytes that were read from these objects are still valid."""
+    bytes that were read from these objects are still valid. False if `pieces` is empty."""
     return bool(pieces) and source.pieces[: len(pieces)] == pieces
 
 
@@ -130,7 +130,7 @@ def _read(file: int, start: int, size: int) -> bytes:
 
 
 class _Remote:
-    """A whole file on a remote store, or the adjacent parts of a file from offset 0 on."""
+    """A file on a remote store: a whole file, or its parts from offset 0 up to the first gap."""
 
     def __init__(self, store: Store, name: str, pieces: list[tuple[int, Entry]]) -> None:
         self.name = name
@@ -156,8 +156,8 @@ class _Remote:
 
 
 class Files:
-    """The files below the folder `prefix` of a store. A remote store is listed at the first
-    request, and not again."""
+    """The files below the folder `prefix` of a store. A remote store is listed only once, at the
+    first request."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self.store, self.prefix = store, prefix
@@ -262,9 +262,8 @@ _MOST_LISTED = 512
 
 
 class ListedOnce:
-    """The files of attempts on a remote store. The folder of an ended attempt no longer changes,
-    so it is listed only once, even if several followers in a launcher read it. Threads may share
-    this object."""
+    """The files of attempts on a remote store. The folder of an ended attempt is listed only once
+    for all followers in a launcher, because it no longer changes. Threads may share this object."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

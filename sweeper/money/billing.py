@@ -117,7 +117,7 @@ def _hour(moment: datetime) -> datetime:
 def explained(counted: Counts, billed: Counts, *, fresh: bool, unseen: int) -> list[str]:
     """Return lines that explain to the user how usage that sweeper `counted` differs from usage
     that the service `billed`; empty if they do not differ. `fresh` means that the runs used the
-    service in the last hours. `unseen` is the number of runs that have counted no usage."""
+    service in the last hours. `unseen` is the number of runs without any counted usage."""
     lines: list[str] = []
     more = {kind: getattr(billed, kind) - getattr(counted, kind) for kind in KINDS}
     billed_only = {kind: n for kind, n in more.items() if n > 0}

@@ -13,8 +13,8 @@ from sweeper.sweep.usage import NO_USAGE, Usage, total
 
 class Spent(NamedTuple):
     """The usage and cost of runs. `counted` is the source of the usage: `meter`, `metrics` (the
-    runs recorded the usage), `meter and metrics`, or `nothing`. `days` has the parts of the usage,
-    each with the day (UTC) on which the attempt or the run ended."""
+    runs recorded the usage), `meter and metrics`, or `nothing`. `days` splits the usage by attempt
+    or run, each with the day (UTC) of its end."""
 
     usage: Usage
     amount: Amount
@@ -22,9 +22,9 @@ class Spent(NamedTuple):
     days: tuple[Used, ...] = ()
 
     def record(self) -> dict[str, object]:
-        """Return plain values: tokens by kind, requests, steps, `usd`, the unpriced models, the
-        source of the usage, the dates of the prices, and what was not counted. `usd` is None if a
-        model has no price or no tokens were counted."""
+        """Return plain values: tokens by kind, requests, steps, `usd`, the models without a price,
+        the source of the usage, the dates of the prices, and a text about usage that was not
+        counted. `usd` is None if a model has no price or no tokens were counted."""
         counts = self.usage.counts
         unpriced = list(self.amount.unpriced)
         usd = None if unpriced or not counts.tokens else self.amount.usd
@@ -34,8 +34,8 @@ class Spent(NamedTuple):
 
 
 def spent(run: RecordedRun, prices: Prices) -> Spent:
-    """Return the usage and cost of all attempts of a run. A step that was repeated counts each
-    time, because it was paid for each time."""
+    """Return the usage and cost of all attempts of a run. A repeated step counts each time, because
+    the service charged for it each time."""
     days = tuple(run.used(attempt) for attempt in range(1, run.attempts + 1))
     usage = total(used.usage for used in days)
     if usage.models:
@@ -68,9 +68,9 @@ def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
 def parts(
     costs: Spent, prices: Prices, *, by_day: bool, by_model: bool
 ) -> Iterator[tuple[str, str, Spent]]:
-    """Yield (day, model, costs) for the parts of a run's costs. The day (UTC) is that of an
-    attempt's end, or `open` if the attempt has not ended. The day is empty without `by_day`, and
-    the model without `by_model`."""
+    """Yield (day, model, costs) for the parts of a run's costs. The day (UTC) is the day on which
+    the attempt or the run ended, or `open` if it has not ended. Without `by_day` the day is "", and
+    without `by_model` the model is ""."""
     for used in costs.days if by_day else (Used(costs.usage, ""),):
         if by_day and used.usage == NO_USAGE and costs.counted == "meter":
             continue

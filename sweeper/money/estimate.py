@@ -26,9 +26,10 @@ _SHOWN = 6
 
 
 def unrecorded_metric(planned: Plan, store: Store) -> str | None:
-    """Return a warning if a recent succeeded run of the same recipe in this store did not record
-    the plan's metric. Return None if the run recorded the metric, or if there is no such run or no
-    metric. Return None also for a remote store, since the search would take too long."""
+    """Return a warning if a recent succeeded run of the same recipe in this store did not
+    record the plan's metric. Return None if the run recorded the metric, if no such run exists,
+    or if the plan has no metric. Return None also for a remote store, since the search would
+    take too long."""
     if planned.stages:
         messages = (unrecorded_metric(part, store) for part in planned.parts)
         return next(filter(None, messages), None)
@@ -72,8 +73,8 @@ def newest_sweeps(store: Store) -> Iterator[SweepFolder]:
 
 def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
     """Return the keys that a succeeded run of the sweep recorded; empty if the run's metrics cannot
-    be read. None if the sweep has no such run, has another recipe, or has stages. Of a long file,
-    only the start and the end are read, since some keys appear late."""
+    be read. Return None if no run has succeeded, or if the sweep has another recipe or stages. Of a
+    long file, read only the start and the end."""
     plan = folder.read_plan()
     if plan.stages or plan.recipe.reference != recipe:
         return None
@@ -99,13 +100,14 @@ _MOST = 200
 
 
 class Estimate(NamedTuple):
-    """The estimated usage of a launch. Of the `wanted` runs that would start, `runs` have an
-    estimate: `by_recipe` of these from the recipe, and the others from `examples` earlier runs.
+    """The estimated usage of a launch. `wanted` runs would start, and `runs` of these have an
+    estimate. For `by_recipe` runs it is the recipe's own estimate; for the others, `examples`
+    earlier runs were used.
 
-    `least` and `most` are the dollars if each run costs as much as its cheapest or most
-    expensive example (None if every run has only one example, or a model has no price). `hours`
-    is the wall-clock time with `abreast` runs at a time (None if an estimate is from the
-    recipe). `prices` has the dates of the prices, for display.
+    `least` and `most` are the dollars if each run costs as much as its cheapest or most expensive
+    example (None if every run has only one example, or a model has no price). `hours` is the
+    wall-clock time with `abreast` runs at a time (None if a recipe's own estimate is used).
+    `prices` has the dates of the prices, for display.
     """
 
     runs: int
@@ -168,8 +170,8 @@ def _source(estimate: Estimate) -> str:
 
 
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:
-    """Estimate the usage of the runs `wanted` of the plan, and of the plan's runs that are not
-    known yet. None if `wanted` is empty, or if neither earlier runs nor the recipe allow an
+    """Estimate the usage of the runs `wanted` of the plan, and of the runs that `not_known_yet`
+    returns. Return None if `wanted` is empty, or if neither earlier runs nor the recipe allow an
     estimate. A remote store is not searched for earlier runs, since that would take too long."""
     if not wanted:
         return None
@@ -207,7 +209,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
 
 
 def _reckoned(plan: Plan, earlier: Guesses, settings: Sequence[Settings]) -> list[Guess]:
-    """Return the recipes' own estimates for the runs that have no earlier example."""
+    """Return the recipes' own estimates for the `settings` without an earlier example."""
     estimates = [
         Example(settings_of(run.config, plan.recipe_of(run.stage)), run.usage)
         for run in plan.expected
@@ -218,8 +220,8 @@ def _reckoned(plan: Plan, earlier: Guesses, settings: Sequence[Settings]) -> lis
 
 
 def _schedule(hours: Sequence[float], abreast: int) -> float:
-    """Return the hours until all runs have ended. Each run takes one of `hours`; the runs start in
-    this order, `abreast` at a time."""
+    """Return the hours until all runs have ended. `hours` has the duration of each run. The runs
+    start in this order, `abreast` at a time."""
     import heapq
 
     slots = [0.0] * abreast
@@ -229,9 +231,8 @@ def _schedule(hours: Sequence[float], abreast: int) -> float:
 
 
 def _examples(plan: Plan, store: Store) -> Iterator[Example]:
-    """Yield the runs that succeeded in their first attempt, from those of the newest sweeps that
-    share a recipe with the plan and use the same service. Runs whose usage was not counted are left
-    out."""
+    """Yield runs of the newest sweeps that share a recipe with the plan and use the same service.
+    Yield only runs that succeeded in their first attempt, and whose usage was counted."""
     examples = 0
     for folder in newest_sweeps(store):
         try:

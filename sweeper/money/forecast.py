@@ -23,8 +23,8 @@ _REFERENCE = "${"
 
 
 class Settings(NamedTuple):
-    """The properties of a run that may change its usage: its recipe, and its configuration without
-    fractions, the seed, and the checkpoint that it starts from."""
+    """The properties of a run that may change its usage: its recipe, and its configuration. The
+    values lack fractions, the seed, and the checkpoint that the run starts from."""
 
     recipe: str
     values: Mapping[str, object]
@@ -69,8 +69,8 @@ class Guesses:
         self._made: dict[str, Guess | None] = {}
 
     def of(self, wanted: Settings) -> Guess | None:
-        """Return the forecast for a run with the settings `wanted`; None if there is no example for
-        this run."""
+        """Return the forecast for a run with the settings `wanted`; None if no example has matching
+        settings."""
         key = repr((wanted.recipe, sorted(wanted.values.items(), key=lambda item: item[0])))
         if key not in self._made:
             self._made[key] = self._guess(wanted)
@@ -92,8 +92,8 @@ class Guesses:
 
 
 def _ratio(wanted: Settings, other: Settings) -> float | None:
-    """Return the number of steps of `wanted` divided by that of `other`, if all other settings are
-    equal, else None. A setting that refers to an earlier run equals any value."""
+    """Return the number of steps of `wanted` divided by that of `other`; None if another setting
+    differs. A setting with a reference to an earlier run matches any value."""
     if wanted.recipe != other.recipe:
         return None
     either = (*wanted.values.items(), *other.values.items())
@@ -122,8 +122,8 @@ def _times(usage: Usage, ratio: float) -> Usage:
 
 
 def not_known_yet(plan: Plan) -> list[Settings]:
-    """Return the settings of each run that is not known yet: runs that are made when runs of other
-    stages have ended, and runs that a race may still start."""
+    """Return the settings of each run that the plan does not contain yet: runs that later stages
+    will add, and runs that a race may still start."""
     later = later_runs(plan) if plan.unknown else []
     settings = [settings_of(run.config, plan.recipe) for run in later]
     for stage in plan.stages:
@@ -134,8 +134,8 @@ def not_known_yet(plan: Plan) -> list[Settings]:
 
 
 class Going(NamedTuple):
-    """A run of a sweep: its settings, the usage of all its attempts, whether it is finished and
-    will use no more, and whether it can be an `example` for others (it succeeded in its first
+    """A run of a sweep: its settings, the usage of all its attempts, whether it is `finished` and
+    will use no more, and whether it can be an `example` for other runs (it succeeded in its first
     attempt)."""
 
     settings: Settings
@@ -195,8 +195,8 @@ def sentence(forecast: SweepUsage, prices: Prices) -> str:
 
 def brief(forecast: SweepUsage, prices: Prices) -> str:
     """Return a short forecast for people: `3.10 dollars, 4.90 to come (prices of 2026-10)`, or in
-    tokens if a model has no price. If the usage of some runs is unknown, `and more` is added, or
-    `so far` if there is no forecast."""
+    tokens if a model has no price. If the usage of some runs is unknown, add `and more`, or `so
+    far` if no run has a forecast."""
     spent, later = amount(forecast.used, prices), amount(forecast.to_come, prices)
     if spent.unpriced or later.unpriced:
         used, to_come = (
