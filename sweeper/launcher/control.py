@@ -75,10 +75,9 @@ def retry(
 ) -> list[Requested]:
     """Start runs of a sweep again. `runs` are selectors (default: all runs); `state` and `where`
     filter the runs. Without `runs` and `state`, only runs that failed, were lost or were preempted
-    start again. `state=["succeeded"]` trains finished runs again from the start. The running
-    launcher starts the runs; without one, a new detached launcher does. Raises the errors of
-    `launch`, and `UsageError` if a selected run has succeeded and `state` does not contain
-    `succeeded`."""
+    start again. `state=["succeeded"]` trains finished runs again from the start. If no launcher is
+    running, a detached launcher is started. Raises the errors of `launch`, and `UsageError` if a
+    selected run has succeeded and `state` does not contain `succeeded`."""
     opened = find_sweep(sweep, root)
     chosen = to_retry(opened, runs, state, where)
     succeeded = State.SUCCEEDED in (state or ())
@@ -235,8 +234,8 @@ def _forget_environment(folder: SweepFolder) -> None:
 
 
 def _at_work(folder: SweepFolder, runs: Iterable[str], retries: Mapping[str, int]) -> list[str]:
-    """Return the `runs` that may be running. Repeat every request to cancel, since a launcher may
-    have started a new attempt since the last call."""
+    """Return the `runs` that may be running. Repeat every request to cancel, because a launcher may
+    have started a new attempt after the last call."""
     events = folder.read_events()
     left: list[str] = []
     for run in runs:

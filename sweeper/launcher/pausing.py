@@ -147,8 +147,7 @@ def _start_launcher(
     *,
     goes_on: bool = False,
 ) -> Steered:
-    """Check the sweep with `ready`, and start a launcher. With `goes_on`, end a pause in
-    between."""
+    """Check the sweep with `ready`, end a pause if `goes_on` is set, and start a launcher."""
     from sweeper.launcher import launching
     from sweeper.sweep.trust import refuse
 

@@ -175,10 +175,9 @@ _CREDENTIALS = ("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD", "TINKER_BASE_URL")
 
 
 def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None]) -> str:
-    """Find or start the engine for a plan, and return its address. If the engine is on this
-    machine, tell the user which models of the plan the engine replaces by other models or lacks.
-    Raises as `engine_url` and `ensure_engine` do, and `GridError` for models that the engine
-    lacks."""
+    """Find or start the engine for a plan, and return the engine's address. If the engine is on
+    this machine, tell the user which models of the plan the engine lacks or replaces by other
+    models. Raises the errors of `engine_url`, `ensure_engine` and `missing_at_engine`."""
     url = engine_url(capabilities)
     if url is not None:
         return url
@@ -278,9 +277,9 @@ def texts_of(plan: Plan) -> set[str]:
 
 
 def missing_at_engine(plan: Plan, offered: Collection[str]) -> list[str]:
-    """Return a warning for each of the plan's models that is not in `offered`, the engine's models.
-    Raise `GridError` instead, except if a recipe is a command or the grid says `check_models:
-    false`."""
+    """Raise `GridError` for the plan's models that are not in `offered`, the engine's models. If a
+    recipe is a command or the grid says `check_models: false`, return a warning for each of them
+    instead."""
     trained = [model for model in offered if model not in STAND_INS]
     return _refuse_models(
         plan,

@@ -48,8 +48,8 @@ _SERVICE = {
 
 class RunPreview(NamedTuple):
     """The effect of a launch on a run. The name of `run` is the recorded name, or the name that a
-    new run would get. `attempt` is the number of the attempt that the launch would submit, or 0 if
-    it would submit none."""
+    new run would get. `attempt` is the number of the attempt that the launch would submit (0:
+    none)."""
 
     run: Run
     state: RunState
@@ -181,8 +181,8 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
 def document(launch: LaunchPreview) -> dict[str, object]:
     """Return the preview as a JSON object: the plan as in `sweep.json`, and each run with its state
     and the `job` that a launch would submit to the first backend (null for none). The command line
-    of a job with `"bare": true` lacks its beginning, which is common to these jobs and is in the
-    top-level key `bare`."""
+    of a job with `"bare": true` is given without its beginning, which is in the top-level key
+    `bare`."""
     runs: list[dict[str, object]] = []
     place, builder = launch.plan.launch.places[0], job_builder(launch)
     specs = jobs(launch, builder, place)
@@ -231,7 +231,7 @@ def environment(planned: Plan) -> list[str]:
 
 
 def log_path(folder: SweepFolder, run: str, attempt: int) -> str:
-    """Return the folder that an attempt writes to."""
+    """Return the local folder that an attempt writes to."""
     path = folder.log_path(run, attempt)
     local = folder.store.local_path(path)
     if local is None:
@@ -243,7 +243,7 @@ def log_path(folder: SweepFolder, run: str, attempt: int) -> str:
 
 
 def job_builder(preview: LaunchPreview) -> "JobBuilder | None":
-    """Return the builder of the jobs that a launch would submit, or None if it would submit none.
+    """Return the builder of the jobs that a launch would submit, or None if no run would start.
     Raises `UsageError` for incomplete options."""
     if not any(preview.attempt for preview in preview.previews):
         return None
@@ -362,8 +362,8 @@ def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
 
 
 def text(manifest: Manifest | str) -> Iterator[str]:
-    """Yield the lines of a manifest or of a remark. A manifest that is a document is printed as
-    YAML that starts with `---`."""
+    """Yield the lines of a manifest or of a remark. A manifest whose content is not text is yielded
+    as YAML that starts with `---`."""
     if isinstance(manifest, str):
         yield f"# {manifest}"
         return

@@ -49,7 +49,7 @@ class GrowingMetrics:
 
     def _choose(self, find: Find) -> None:
         """Follow the first file in the order of `files.NAMES` that exists now. This may be another
-        file than before, since a program may create several."""
+        file than before, since a program may create several files."""
         for path in paths_in(self._folder):
             if path == self.begun_path:
                 return

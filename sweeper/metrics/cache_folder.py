@@ -32,8 +32,8 @@ class Folder:
         self._made = False
 
     def may_keep(self, stamp: Stamp) -> bool:
-        """Return whether values read from a file with this stamp may be cached. If the file has
-        changed a moment ago, this is False, because its next change may not change the stamp."""
+        """Return whether values read from a file with this stamp may be cached. Return False if the
+        file changed a moment ago, because its next change may leave the stamp unchanged."""
         return not stamp.is_fleeting(self._clock())
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:
@@ -119,7 +119,7 @@ class Index:
         return value
 
     def save(self) -> None:
-        """Save the values."""
+        """Save the cached facts."""
         if self._changed and self._values is not None and self._folder is not None:
             self._folder.save_json(self._name, self._values)
             self._changed = False

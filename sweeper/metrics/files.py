@@ -34,8 +34,7 @@ _HEADER_BYTES = 65_536
 
 
 class MetricsFile:
-    """A parser of one metrics file, which may start at any line. It remembers the header of a CSV
-    file."""
+    """A parser for the lines of one metrics file. It remembers the header of a CSV file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -114,8 +113,8 @@ class MetricsFile:
 
 
 def _scores(data: bytes) -> Parsed:
-    """Return the scores of an evaluation as one row. Its keys are named as in training:
-    `eval/.../score`."""
+    """Return the scores of an evaluation as one row with keys `eval/<suite>/score`, as in
+    training."""
     try:
         scores = table_of(table_of(decode(data)).get("scores"))
     except ValueError:

@@ -120,7 +120,7 @@ def missing_rows(has_number: "Flags", named: "Flags", stepped: "Flags") -> int:
 
 def counting_rows(has_number: "Flags", stepped: "Flags") -> "Flags":
     """Return a mask of the rows by which a run is judged: the rows of a merged history with a
-    number (`has_number`) and a step (`stepped`). If there are no such rows, these are all rows with
+    number (`has_number`) and a step (`stepped`). If no row has both, return a mask of all rows with
     a number."""
     both = has_number & stepped
     return both if both.any() else has_number
@@ -206,8 +206,8 @@ class Judge:
         return True
 
     def takes_back(self, step: float | None) -> bool:
-        """Return whether the value is wrong after a row with this step that lacks the metric: the
-        row replaces points that were added before."""
+        """Return whether a row with this step and without the metric makes the value wrong: the row
+        replaces points that were added before."""
         if self.last is None or self.last.step is None or step is None:
             return False
         return step == self.last.step or (step < self.last.step and self._at != "last")

@@ -218,7 +218,7 @@ class Files:
         return self._local_parts(path) if status is None else _Local(path, full, Stamp.of(status))
 
     def _local_parts(self, path: str) -> Source | None:
-        """Return the parts of a local file, as `_parts` does."""
+        """Return the parts of a local file; None if no part starts at offset 0."""
         folder = f"{self._full(path)}.parts"
         stamps: dict[str, Stamp] = {}
         try:

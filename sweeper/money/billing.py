@@ -64,9 +64,9 @@ class _Answer(NamedTuple):
 
 
 def billed(service: Service, since: datetime) -> dict[Owner, Billed]:
-    """Return {(sweep, run): usage} with the usage that the service has billed since `since`, but at
-    most in the last 365 days. Raises `EnvironmentFailure` if the service refuses or does not
-    answer."""
+    """Return {(sweep, run): usage} with the usage that the service has billed since `since`. Usage
+    that is more than 365 days old is left out. Raises `EnvironmentFailure` if the service refuses
+    or does not answer."""
     by_owner: dict[Owner, Billed] = {}
     try:
         for answer in _answers(service, since):

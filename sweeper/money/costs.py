@@ -13,8 +13,8 @@ from sweeper.sweep.usage import NO_USAGE, Usage, total
 
 class Spent(NamedTuple):
     """The usage and cost of runs. `counted` is the source of the usage: `meter`, `metrics` (the
-    runs recorded the usage), `meter and metrics`, or `nothing`. `days` splits the usage by attempt
-    or run, each with the day (UTC) of its end."""
+    runs recorded the usage), `meter and metrics`, or `nothing`. `days` has the usage of each
+    attempt or run, with the day (UTC) on which the attempt or run ended."""
 
     usage: Usage
     amount: Amount
@@ -59,8 +59,8 @@ def together(several: Iterable[Spent], prices: Prices) -> Spent:
 
 
 def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
-    """Return the usage and cost of a run and its ancestors together. `costs` are those of the run
-    alone."""
+    """Return the usage and cost of a run and its ancestors together. `costs` has the usage and cost
+    of the run alone."""
     above = run.lineage if isinstance(run, SweepRun) else ()
     return together((costs, *(spent(ancestor, prices) for ancestor in above)), prices)
 

@@ -101,8 +101,8 @@ _MOST = 200
 
 class Estimate(NamedTuple):
     """The estimated usage of a launch. `wanted` runs would start, and `runs` of these have an
-    estimate. For `by_recipe` runs it is the recipe's own estimate; for the others, `examples`
-    earlier runs were used.
+    estimate. `by_recipe` of the estimates are the recipe's own; the others are from `examples`
+    earlier runs.
 
     `least` and `most` are the dollars if each run costs as much as its cheapest or most expensive
     example (None if every run has only one example, or a model has no price). `hours` is the

@@ -23,8 +23,8 @@ _REFERENCE = "${"
 
 
 class Settings(NamedTuple):
-    """The properties of a run that may change its usage: its recipe, and its configuration. The
-    values lack fractions, the seed, and the checkpoint that the run starts from."""
+    """The properties of a run that may change its usage: its recipe, and in `values` its
+    configuration without floats, the seed and checkpoints."""
 
     recipe: str
     values: Mapping[str, object]
