@@ -16,12 +16,12 @@ from sweeper.sweep.usage import NO_USAGE, Usage
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat. `time` is by the worker's clock. `up_s` is the number of seconds since the
-    worker began the attempt. For `paused_s` of these seconds, the service delayed the attempt;
-    `pauses` lists the longest pauses and the current one. `usage` is what the recipe used of its
-    service in this attempt. `gpus` are the attempt's devices (`0,1`), or `waiting`. `sessions`
-    are the ids of the recipe's sessions at the service. `document` is the whole document, with
-    the machine's free disk space and memory."""
+    """A heartbeat. `time` is when the worker wrote the heartbeat, by the worker's clock. `up_s` is
+    the number of seconds since the worker began the attempt, and `paused_s` is how many of these
+    seconds the service delayed the attempt. `pauses` lists the longest pauses and the current one.
+    `usage` is the attempt's usage of the service. `gpus` are the attempt's devices (`0,1`), or
+    `waiting` if the attempt waits for devices. `sessions` are the ids of the recipe's sessions at
+    the service. `document` is the heartbeat's whole JSON object."""
 
     time: Time | None = None
     up_s: float | None = None
@@ -48,10 +48,10 @@ Attempt = tuple[str, int]
 
 class Beat(NamedTuple):
     """An attempt's heartbeat as polled. `stamp` changes with each heartbeat (0: there is none yet).
-    `seen` is when the stamp last changed, or when it was first polled. `began` is when the attempt
-    began, if known. `seen` and `began` are by our monotonic clock. `older` is the age of the
-    heartbeat at our first poll, according to the time in the heartbeat (0 if unknown or no longer
-    needed)."""
+    `seen` is the time of the last change of `stamp`, or of the first poll. `began` is when the
+    attempt began, if known. Both times are by this process's monotonic clock. `older` is the age of
+    the heartbeat at the first poll, according to the heartbeat's `time`; 0 if unknown, or if `seen`
+    includes this age."""
 
     stamp: int
     seen: float
@@ -61,9 +61,9 @@ class Beat(NamedTuple):
 
 
 class Heartbeats:
-    """The heartbeats of attempts that may be running. Their ages are measured by our clock,
-    because a worker's clock may be wrong by hours. An attempt counts as alive when it is first
-    polled."""
+    """The heartbeats of attempts that may be running. Their ages are measured by this process's
+    clock, because a worker's clock may be wrong by hours. An attempt counts as alive at its first
+    poll."""
 
     def __init__(
         self,
@@ -74,8 +74,9 @@ class Heartbeats:
         most: int | None = None,
     ) -> None:
         """Set the clocks and the limit. `wall` returns seconds since 1970. With `wall`, a heartbeat
-        that does not change for `_DOUBT_SECONDS` is dated by the time in it, not by the first poll.
-        `most` limits how many of the changed heartbeats a poll of a remote store reads."""
+        that stays unchanged for `_DOUBT_SECONDS` after its first poll gets the age that follows
+        from its `time`. On a remote store, one poll reads at most `most` changed heartbeats (None:
+        all)."""
         self._store, self._folder = folder.store, folder
         self._clock, self._wall = clock, wall
         self._most = most
@@ -104,13 +105,13 @@ class Heartbeats:
         self.known = beats
 
     def quiet(self, run: str, attempt: int) -> float:
-        """Return the seconds since the heartbeat was last seen to change."""
+        """Return the seconds since the heartbeat of a polled attempt last changed."""
         return self._clock() - self.known[run, attempt].seen
 
     def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, object]]:
-        """Return the seconds since the heartbeat last changed, and its document (`paused`,
-        `machine`, `host`). The document is empty before the first heartbeat. Return (0, {}) for an
-        attempt that was not polled."""
+        """Return the seconds since the heartbeat last changed, and the heartbeat's JSON object. The
+        object is empty before the first heartbeat. Return (0, {}) for an attempt that was not
+        polled."""
         beat = self.known.get((run, attempt))
         return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body.document)
 
@@ -120,7 +121,6 @@ class Heartbeats:
         return self.known[run, attempt].body.paused
 
     def _stamps(self, attempts: Iterable[Attempt]) -> dict[Attempt, int]:
-        """Return the stamp of each attempt's heartbeat; 0 if there is no heartbeat."""
         folder = self._folder.heartbeats
         if self._top is None:
             listed = {entry.path: entry.stamp for entry in self._store.list(folder)}
@@ -140,8 +140,6 @@ class Heartbeats:
         return previous
 
     def _since(self, written: str | None) -> float:
-        """Return the seconds since a time that the worker wrote; 0 without a time or without
-        `wall`."""
         if written is None or self._wall is None:
             return 0.0
         # Imported late, since `status` of an ended sweep needs no times.
@@ -161,8 +159,6 @@ def _stamp(path: str) -> int:
 
 
 def _read(document: object, place: str) -> Heartbeat:
-    """Check and convert `document` to a heartbeat. `place` is its file, for messages. Raises
-    `StoreError`."""
     return codec.read(Heartbeat, document, place)
 
 

@@ -22,11 +22,11 @@ class Job(NamedTuple):
 
     `settings` are the `launch` settings of the run, without the options of backends.
     `settings.requirements` is a file in the snapshot, from which the recipe's environment is built.
-    `env_file` is the file with the environment, to which `settings.env` is added. `wandb` has
-    variables that name the run's trackers. `fields` are added to the configuration. `engine` is the
-    local engine that the attempt uses, if any. `launch` is the id of the launch whose record says
-    which code the attempt runs. `first` is the earliest attempt whose files the attempt may start
-    from.
+    The run's environment variables come from the file `env_file`, overridden by `settings.env`.
+    `wandb` has the variables for the run's trackers. `fields` are added to the recipe's
+    configuration. `engine` is the local engine that the attempt uses (None: no local engine).
+    `launch` is the id of the launch whose code the attempt runs. The attempt may start from the
+    files of attempt `first` or of a later attempt.
     """
 
     run: str
@@ -52,8 +52,7 @@ class Job(NamedTuple):
 
 
 def read(document: object, place: str) -> Job:
-    """Check and convert `document` to a job. `place` is its file, for messages. Raises
-    `StoreError`."""
+    """Return the job in `document`, the content of the file `place`. Raises `StoreError`."""
     job = codec.read(Job, document, place)
     runs_anywhere(table_of(document).get("recipe"), place, "recipe")
     return job
@@ -64,8 +63,8 @@ class _Engine(NamedTuple):
 
 
 def read_engine(document: object, place: str) -> Engine | None:
-    """Return the engine in `document`, a job. `place` is its file, for messages. Raises
-    `StoreError`."""
+    """Return the engine of the job in `document`, the content of the file `place`; None if the job
+    uses no local engine. Raises `StoreError`."""
     return codec.read(_Engine, document, place).engine
 
 
@@ -74,6 +73,6 @@ class _Tokens(NamedTuple):
 
 
 def read_tokens(document: object, place: str) -> list[str]:
-    """Return the token of each job from `document`, the table of a job array. `place` is its
-    file, for messages. Raises `StoreError`."""
+    """Return the tokens of the jobs of a job array. `document` is the content of the file `place`.
+    Raises `StoreError`."""
     return codec.read(_Tokens, document, place).tokens

@@ -26,12 +26,12 @@ _WORDS = {
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:
-    """Return a count with its noun: `1 seed`, `3 seeds`."""
+    """Return `1 seed` or `3 seeds`. `several` is the noun's plural, if it is irregular."""
     return f"{count} {noun if count == 1 else several or noun + 's'}"
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Return at most `most` of the names: `a, b, c and 4 more`."""
+    """List at most `most` of the names, and count the others: `a, b, c and 4 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 

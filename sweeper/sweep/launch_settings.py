@@ -58,9 +58,8 @@ _MODELS_DOC = (
 
 
 class Setting:
-    """The declaration of a field of the grid's section `launch`, in the `Annotated` of a field
-    of `Launch`: a sentence for users, an example value, and whether a stage may set the field
-    for its own runs."""
+    """A description of a setting in a grid's section `launch`: a sentence for users, an example
+    value, and whether a stage may override the setting. It annotates a field of `Launch`."""
 
     def __init__(self, doc: str, example: object = None, *, by_stage: bool = False) -> None:
         self.doc, self.example, self.by_stage = doc, example, by_stage
@@ -72,8 +71,8 @@ has 50 x 16; 12 panes still fit a terminal of 80 x 24."""
 
 
 class Share(NamedTuple):
-    """The name of one of a sweep's backends, and the largest number of jobs that this backend runs
-    at the same time (None: the sweep's limit)."""
+    """One of a sweep's backends, and the largest number of jobs that this backend runs at the same
+    time (None: the sweep's limit)."""
 
     backend: str
     max_parallel: Annotated[int | None, AtLeast(1)] = None
@@ -81,23 +80,24 @@ class Share(NamedTuple):
 
 class Launch(NamedTuple):
     """The settings for executing runs. Durations are in seconds; None means no limit, or not set.
-    The declarations of the fields define the grid's section `launch` (`sweeper/grid/launch.py`).
+    The fields define the grid's section `launch` (`sweeper/grid/launch.py`).
 
-    If a sweep has several backends, `backends` lists them in the order in which they get jobs.
-    `backend` then has all names, for people (`tmux+slurm`). Use `places` for the names of the
-    backends.
+    If a sweep has several backends, `backends` lists them in the order in which they get jobs, and
+    `backend` is only a text for display (`tmux+slurm`). `places` has the backends' names in both
+    cases.
 
-    Runs with the same `window` share windows of at most `window_panes` panes. If only
-    `window_panes` is set, all runs of the sweep share these windows.
+    Runs with the same `window` share a window, with a pane for each run. A window with
+    `window_panes` panes is full, and the next runs get another window. If only `window_panes` is
+    set, all runs of the sweep share windows.
 
     `python`, `requirements` and `cwd` are stored as written in the grid. Relative paths start at
     the folder where you run `sweeper launch`, not at the grid's folder. `requirements` is a file
-    with the recipe's packages, for machines that do not see this machine's folders (None: their
-    image has the packages). `gpus` is the number of devices of each run (0: none are reserved);
-    `per_gpu` runs share one device. `warm` says whether a recipe may be forked from a process
-    that has already imported the recipe's packages. `debug`: the recipe runs under pdb, on the
-    terminal of its job (`launch --debug`; grids cannot set it). `options` maps the name of each
-    backend's section (`aws_batch`) to the backend's options.
+    with the recipe's packages, for machines that do not see this machine's folders (None: the
+    machines' image has the packages). `gpus` is the number of devices of each run (0: none are
+    reserved); `per_gpu` runs share one device. `warm` says whether a recipe may be forked from a
+    process that has already imported the recipe's packages. With `debug`, the recipe runs under
+    pdb, on the terminal of its job (`launch --debug`; grids cannot set it). `options` maps section
+    names of backends (`aws_batch`) to options.
     """
 
     backend: Annotated[str, Setting("Where jobs execute.")] = "tmux"
@@ -153,8 +153,8 @@ class Launch(NamedTuple):
         return tuple(share.backend for share in self.shares)
 
     def document(self) -> dict[str, object]:
-        """Return the JSON object for `sweep.json`, where the sections of backends stand next to
-        the other keys."""
+        """Return the JSON object for `sweep.json`. Each section of a backend is a key of this
+        object."""
         return written(self)
 
     def for_worker(self) -> "Launch":
@@ -162,8 +162,8 @@ class Launch(NamedTuple):
         return self._replace(backends=(), options=_NOTHING)
 
     def under(self, stage: Mapping[str, object]) -> "Launch":
-        """Return these settings, overridden by the settings of a stage (`Stage.launch`).
-        Environment variables are overridden one by one."""
+        """Return these settings, overridden by the settings of a stage (`Stage.launch`). The
+        stage's environment variables are added to these settings' variables."""
         overrides = {key: value for key, value in stage.items() if key in Launch._fields}
         options = {key: settings for key, settings in stage.items() if key not in Launch._fields}
         env = {**self.env, **table_of(stage.get("env"))}

@@ -27,10 +27,11 @@ _Place = Annotated[Mapping[str, str], Parse(_place)]
 
 
 class Service(NamedTuple):
-    """What runs need to know about the last launch. `env_file` is the file on this machine with
-    the runs' environment. `engine` is the address of the runs' engine, `home` the engine's home.
-    For each of the sweep's backends in order, `places` has data for finding the backend's jobs
-    (empty: only the backend's name is known). `document` is the whole document."""
+    """The environment, the engine and the backends of the last launch. `env_file` is the file on
+    this machine with the runs' environment variables. `engine` is the address of the runs' local
+    engine, and `home` is the engine's home. `places` has one entry per backend of the sweep, with
+    data for finding the backend's jobs (empty: only the backends' names are known). `document` is
+    the whole JSON object."""
 
     env_file: str | None = None
     engine: str | None = None
@@ -44,8 +45,8 @@ class _OfOldVersion(NamedTuple):
 
 
 def read_service(document: object, place: str) -> Service:
-    """Check and convert the document of `service.json`. `place` is its path, for messages. A
-    document without `env_file` is damaged, because every version writes that key. Raises
+    """Check and convert `document`, the content of `service.json`. Error messages name the path
+    `place`. A document without `env_file` is damaged, because every version writes that key. Raises
     `StoreError`."""
     service = codec.read(Service, document, place)
     if "env_file" not in service.document:
@@ -58,11 +59,11 @@ def read_service(document: object, place: str) -> Service:
 
 class Observations(NamedTuple):
     """The observations that a launcher last published. `observed` maps run ids to observations.
-    `unreachable` describes everything that does not answer. `held` is the reason why no runs are
-    started. `gave_up`: the launcher has ended for the reason in `held`. `paused`: a user has
-    paused the sweep. `limit` is the current limit on jobs if it is below `max_parallel`, and
-    `limit_by` is the reason, as one word. `usage` is the usage of all runs. `starting` is False
-    for a launcher that only stops runs."""
+    `unreachable` has the error messages about services that do not answer. `held` is the reason why
+    no runs are started; with `gave_up`, it is also the reason why the launcher has ended. `paused`:
+    a user has paused the sweep. `limit` is the current limit on jobs if it differs from the plan's
+    `max_parallel`, and `limit_by` is the reason, a key of `labels.LOWERED`. `usage` is the usage of
+    all runs. `starting` is False for a launcher that only stops runs."""
 
     observed: Mapping[str, Published] = MappingProxyType({})
     unreachable: str | None = None
@@ -85,8 +86,8 @@ NO_OBSERVATIONS = Observations()
 
 
 def read_observations(document: object, place: str) -> Observations:
-    """Check and convert the document of `observations.json`. `place` is its path, for messages.
-    Raises `StoreError`."""
+    """Check and convert `document`, the content of `observations.json`. Error messages name the
+    path `place`. Raises `StoreError`."""
     published = codec.read(Observations, document, place)
     held = published.held or ""
     if held.startswith(_GAVE_UP):
@@ -99,13 +100,14 @@ class _Judged(NamedTuple):
 
 
 def read_judged(document: object, place: str) -> set[tuple[str, int]]:
-    """Return the attempts, as (run, attempt), whose alarms are all recorded, from the document
-    of `judged.json`. `place` is its path, for messages. Raises `StoreError`."""
+    """Return the attempts in `document`, the content of `judged.json`, as (run, attempt). All
+    alarms about these attempts are recorded. Error messages name the path `place`. Raises
+    `StoreError`."""
     return set(codec.read(_Judged, document, place).attempts)
 
 
 def held_of(observations: Observations) -> str | None:
-    """Return why no runs are started; None if runs are started."""
+    """Return the reason why no runs are started; None if runs are started."""
     if observations.held is None or not observations.gave_up:
         return observations.held
     return f"the launcher gave up: {observations.held}"

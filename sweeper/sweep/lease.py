@@ -32,9 +32,6 @@ _FILE = re.compile(r"[^/]+/launcher/[0-9]+(\.beat|\.released)?")
 
 
 class _Held(NamedTuple):
-    """The newest epoch, the stamp of its heartbeat (0 if it has none), and whether it was
-    released."""
-
     epoch: int
     beat: int
     released: bool
@@ -46,8 +43,8 @@ and whether this process itself saw a change, which means that the launcher is a
 
 
 def is_leased(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Return whether a launcher holds the sweep's lease, as far as one check can tell. A launcher
-    that died on another machine counts as alive for `LEASE_SECONDS` after the first check."""
+    """Return whether a launcher holds the sweep's lease. A launcher that died on another machine
+    counts as alive until this process has seen no heartbeat for `LEASE_SECONDS`."""
     held = _look(folder)
     return held.epoch > 0 and not held.released and not _is_over(folder, held, clock)
 
@@ -64,15 +61,15 @@ def _is_over(folder: SweepFolder, held: _Held, clock: Callable[[], float]) -> bo
 
 
 def is_alive(folder: SweepFolder, since: float = -math.inf) -> bool:
-    """Return whether this process has seen the holder's heartbeat change at or after `since`, a
-    time by the clock that was passed to `is_leased`. Call `is_leased` first."""
+    """Return whether this process has seen the holder's heartbeat change at the time `since` or
+    later. `since` is by the clock passed to `is_leased`. Call `is_leased` first."""
     _, changed, before_us = _seen[folder.store.root, folder.name]
     return before_us and changed >= since
 
 
 def is_elsewhere(folder: SweepFolder) -> bool:
-    """Return whether the last launcher of the sweep is, or was, on another machine. Raises
-    `StoreError` if that is unknown."""
+    """Return whether the newest launcher of the sweep was started on another machine. Raises
+    `StoreError` if that machine is unknown."""
     held = _look(folder)
     try:
         return read_as(folder.store, _path(folder, held.epoch), read_who).host != machine()
@@ -90,12 +87,13 @@ def holding_lease(
     sleep: Callable[[float], None] = time.sleep,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lease. If another launcher holds the lease, wait until the lease is released
-    or expires. After `patience` seconds, raise `AnotherLauncher` as soon as the other launcher is
-    seen to be alive. Yield a function that raises `AnotherLauncher` once another launcher has taken
-    over. If the sweep does not exist when the block ends, the lease leaves no files behind. `tell`
-    gets a message if the caller must wait for a lease to expire. With `existing`, raises `NotFound`
-    if there is no such sweep."""
+    """Hold the sweep's lease while the block runs. If another launcher holds the lease, wait until
+    that launcher releases the lease or the lease expires. Raises `AnotherLauncher` if the wait
+    exceeds `patience` seconds and the other launcher is alive. Yields a function that raises
+    `AnotherLauncher` once another launcher has taken over. Removes the lease's files if the sweep
+    does not exist when the block ends. If the other launcher sends no heartbeats, `tell` gets a
+    message after `patience` seconds. With `existing`, raises `NotFound` if there is no such
+    sweep."""
     deadline, is_told = clock() + patience, False
     while True:
         if existing and not folder.store.exists(folder.plan):
@@ -127,9 +125,9 @@ def holding_lease(
 
 
 def _take(folder: SweepFolder, before: int) -> bool:
-    """Create the epoch after `before`. Return whether this process has created it. If the reply of
-    the store was lost and the store's client has repeated the request, the epoch's content shows
-    that the epoch is ours. Return False if the sweep was deleted."""
+    """Create the epoch after `before`. Return False if another process has created it, or if the
+    sweep was deleted. An existing epoch with our content is ours: the store's client has repeated a
+    request whose reply was lost."""
     holder, path = _this_holder(), _path(folder, before + 1)
     try:
         folder.store.create(path, holder)
@@ -147,8 +145,8 @@ def _take(folder: SweepFolder, before: int) -> bool:
 
 
 def _remove_changing(folder: SweepFolder) -> None:
-    """Remove the files of `settled.changing` that were left by commands that were killed on this
-    machine. This is safe, because readers use no listing that is older than our epoch."""
+    """Remove the files of `settled.changing` that commands of this machine left when they were
+    killed. Readers ignore listings that are older than our epoch."""
     with contextlib.suppress(StoreError):
         for path in [*folder.store.names(folder.launcher)]:
             if path.startswith(f"{folder.launcher}/{CHANGING}"):
@@ -169,7 +167,6 @@ class _Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise `AnotherLauncher` if another launcher has taken over."""
         if self._store.exists(_path(self._folder, self._epoch + 1)):
             raise AnotherLauncher(
                 f"another launcher has taken over {self._folder.name!r}, so this one ends"
@@ -225,8 +222,8 @@ def _path(folder: SweepFolder, epoch: int) -> str:
 
 
 def _this_holder() -> bytes:
-    """Return a description of this process. The description lets other processes on this machine
-    detect that this process has died, so that they need not wait for its lease to expire."""
+    """Return a description of this process, by which other processes of this machine detect that
+    this process has died."""
     identity = {**this_process()._asdict(), "nonce": os.urandom(8).hex()}
     return json.dumps(identity).encode() + b"\n"
 

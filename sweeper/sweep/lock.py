@@ -32,8 +32,8 @@ def holding_sweep(
     existing: bool = False,
     deletes: bool = False,
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lock; see `_holding`. Also raises `StoreError` if an earlier deletion of
-    the sweep was interrupted, unless the caller `deletes` the sweep."""
+    """Hold the sweep's lock while the block runs (see `_holding`). Without `deletes`, also raises
+    `StoreError` if a deletion of the sweep was interrupted."""
     with _holding(folder, patience, tell, existing=existing) as check:
         if not deletes and folder.store.exists(folder.deletion):
             finish = hint("sweep delete", folder.name, root=folder.store.root)
@@ -47,12 +47,12 @@ def holding_sweep(
 def _holding(
     folder: SweepFolder, patience: float, tell: Callable[[str], None], *, existing: bool
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lock. The kernel releases a local lock when the process ends, even if it is
-    killed. Yields a function that raises `AnotherLauncher` once another launcher has taken over
-    (possible only with a lease).
+    """Hold the sweep's lock. The kernel releases a local lock when the process ends, even if the
+    process is killed. Yields a function that raises `AnotherLauncher` once another launcher has
+    taken over (possible only with a lease).
 
-    If there is no `sweep.json` when the block ends (the sweep was deleted or its launch failed),
-    the lock leaves no files behind. `existing`: do not lock a sweep that does not exist.
+    Removes the lock's files if there is no `sweep.json` when the block ends (the sweep was deleted,
+    or its launch failed).
 
     Raises `AnotherLauncher` if a launcher still has the lock after `patience` seconds. With
     `existing`, raises `NotFound` if the sweep does not exist. `tell` gets a message if the caller
@@ -87,8 +87,8 @@ def _require_sweep(folder: SweepFolder) -> None:
 
 
 def is_of_lock(store: Store, path: str) -> bool:
-    """Return whether a file of a sweep belongs to the sweep's lock. `holding_sweep` itself removes
-    such files."""
+    """Return whether the file at `path` belongs to a sweep's lock. `holding_sweep` removes the
+    lock's files."""
     if store.is_remote:
         from sweeper.sweep.lease import is_of_lease
 
@@ -97,9 +97,8 @@ def is_of_lock(store: Store, path: str) -> bool:
 
 
 def _lock(folder: SweepFolder, path: str, patience: float) -> int:
-    """Lock the file at `path`, and return its descriptor. A process that deletes the sweep removes
-    the file while it holds the lock. A lock on a removed file has no effect, so the new file at the
-    path is then locked."""
+    """Lock the file at `path`, and return the file's descriptor. If the file was removed meanwhile,
+    lock the new file at `path`."""
     begun = time.monotonic()
     while True:
         descriptor = _open(path)
@@ -131,7 +130,6 @@ def _open(path: str) -> int:
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """Return whether `path` still names the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -139,8 +137,8 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Remove the lock's file and its folders. Raises `OSError` if a folder is not empty, because
-    another process has already created a new sweep there."""
+    """Remove the lock's file and the two folders above it. Raises `OSError` if a folder is not
+    empty: another process has created a new sweep there."""
     os.unlink(path)
     folder = os.path.dirname(path)
     os.rmdir(folder)
@@ -152,8 +150,8 @@ def _remove(path: str) -> None:
 
 
 def is_held(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Return whether a launcher holds the sweep's lock now. Leaves no files behind. Raises
-    `StoreError` if that is unknown."""
+    """Return whether a launcher holds the sweep's lock now. Creates no files. Raises `StoreError`
+    if the lock cannot be checked."""
     if folder.store.is_remote:
         from sweeper.sweep.lease import is_leased
 
@@ -172,9 +170,9 @@ def is_held(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic)
 
 
 def is_alive(folder: SweepFolder, since: float) -> bool:
-    """Return whether the holder that `is_held` has found was alive at `since` (monotonic
-    seconds) or later. A holder of a local lock is always alive, because the kernel releases the
-    lock of a dead process."""
+    """Return whether the lock's holder was alive at the time `since` (monotonic seconds) or later.
+    Call `is_held` first. The holder of a local lock is always alive, because the kernel releases
+    the lock of a dead process."""
     if not folder.store.is_remote:
         return True
     from sweeper.sweep import lease
@@ -195,8 +193,7 @@ def _try(descriptor: int, kind: int) -> bool:
 
 
 def _is_shared(descriptor: int) -> bool:
-    """Return whether the lock is held only by processes that check it. A launcher holds it
-    exclusively."""
+    """Return whether no launcher holds the lock. Processes that only check the lock share it."""
     shared = _try(descriptor, fcntl.LOCK_SH)
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     return shared

@@ -47,7 +47,7 @@ class Mark(NamedTuple):
 
 class Marks(NamedTuple):
     """The current marks of a run or a sweep: notes (oldest first), tags (in alphabetical order),
-    whether it is starred, and whether it is archived (only sweeps)."""
+    the star, and the archived flag (only of sweeps)."""
 
     notes: tuple[Mark, ...] = ()
     tags: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def is_tag(text: str) -> bool:
 
 
 def fold(marks: Iterable[Mark]) -> Marks:
-    """Combine all marks of one run or sweep (oldest first) into its current marks."""
+    """Return the current marks that follow from all marks of one run or sweep (oldest first)."""
     notes: list[Mark] = []
     tags: set[str] = set()
     starred = archived = False
@@ -89,8 +89,7 @@ def fold(marks: Iterable[Mark]) -> Marks:
 
 
 def read(document: object, place: str) -> Mark:
-    """Check and convert `document` to a mark. `place` is its file, for messages. Raises
-    `StoreError`."""
+    """Return the mark in `document`, the content of the file `place`. Raises `StoreError`."""
     mark = codec.read(Mark, document, place)
     if mark.kind in (Kind.TAG, Kind.UNTAG) and not is_tag(mark.text):
         raise Damaged(f"{place}: text: should be a tag")
@@ -103,7 +102,7 @@ _NAME = re.compile(r"[0-9]{19}-[0-9a-f]{8}\.([a-z]+)\.json")
 def put_mark(
     folder: SweepFolder, kind: Kind, run: str | None = None, text: str = "", by: str = ""
 ) -> Mark:
-    """Record a mark. `by` is this user by default. Raises `StoreError`."""
+    """Record and return a mark. The default of `by` is the current user. Raises `StoreError`."""
     mark = Mark(kind, run, text, by or user(), timestamp())
     name = f"{time.time_ns():019}-{os.urandom(4).hex()}.{kind.value}.json"
     folder.store.create(f"{folder.notes}/{name}", encode(mark.document()))
@@ -116,14 +115,13 @@ def read_marks(
     cache: MutableMapping[str, Mark] | None = None,
 ) -> list[Mark]:
     """Read the marks of a sweep and of its runs, oldest first. Damaged marks are skipped, and
-    `on_error` gets their errors. Callers that read repeatedly pass the same `cache`, empty at
-    first, and only new marks are then read. Raises `StoreError` if the store does not answer."""
+    `on_error` gets their errors. With `cache`, marks that an earlier call has put into `cache` are
+    not read again. Raises `StoreError` if the store does not answer."""
     return read_each(folder.store, {path: read for path, _ in _listed(folder)}, cache, on_error)
 
 
 def is_archived(folder: SweepFolder) -> bool:
-    """Return whether a sweep is archived. Only the names of its marks are read. Raises
-    `StoreError`."""
+    """Return whether a sweep is archived. Raises `StoreError`."""
     kinds = [kind for _, kind in _listed(folder) if kind in (Kind.ARCHIVE, Kind.UNARCHIVE)]
     return bool(kinds) and kinds[-1] is Kind.ARCHIVE
 

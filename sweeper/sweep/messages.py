@@ -27,7 +27,7 @@ _LONGEST_TRY = 300.0
 
 class Try(NamedTuple):
     """The last try to send a message to a receiver. `delivered` is None while the result is
-    unknown. `error` says why the try failed. `sending`: the sending process may still be
+    unknown. `error` says why the try failed. With `sending`, the sending process may still be
     running."""
 
     number: int
@@ -86,8 +86,8 @@ def tries(folder: SweepFolder) -> dict[tuple[str, str], Try]:
 
 
 def begin(folder: SweepFolder, key: str, way: str, number: int) -> bool:
-    """Claim try `number` of sending a message to the receiver `way`. Return False if another
-    process has claimed it. Raises `StoreError`."""
+    """Record that this process makes try `number` of sending the message `key` to the receiver
+    `way`. Return False if another process has recorded this try. Raises `StoreError`."""
     try:
         document = {"schema": SCHEMA, "time": timestamp(), **this_process()._asdict()}
         folder.store.create(_path(folder, key, way, number, "begun"), encode(document))
@@ -114,9 +114,8 @@ def _outcome(folder: SweepFolder, key: str, way: str, number: int) -> Try:
 
 
 def _is_sending(folder: SweepFolder, key: str, way: str, number: int) -> bool:
-    """Return whether the sender of a try without a result may still be running. The sender counts
-    as ended `_LONGEST_TRY` seconds after the try began, or earlier if this machine can tell that
-    the sender's process has ended."""
+    """Return whether the sender of a try without a result may still be running: the try began at
+    most `_LONGEST_TRY` seconds ago, and the sender is not known to have ended."""
 
     def read(document: object, place: str) -> bool:
         begun = codec.read(_Begun, document, place)

@@ -34,8 +34,8 @@ def value_text(at: str) -> str:
 
 
 def lenders(noise: str) -> tuple[str, ...]:
-    """Return the names of the sweeps whose noise estimates are used: `("a", "b")` for `from=a,b`,
-    and () for other values."""
+    """Return the names of the sweeps whose noise estimates are used: `("a", "b")` for `from=a,b`.
+    Return () if `noise` names no sweeps."""
     word, _, names = noise.partition("=")
     return tuple(dict.fromkeys(filter(None, names.split(",")))) if word == "from" else ()
 
@@ -46,14 +46,14 @@ def is_noise(noise: str) -> bool:
 
 
 class Metric(NamedTuple):
-    """The settings that decide which cell is best. `at` says which value of a run counts:
-    `last`, `best`, `mean_of_last=5`, or `auto` (the last value; in a report, a mean if the last
-    values are noisy). `noise` says whether cells share a noise estimate: `auto` (if a test
-    allows it), `pooled`, `own`, or `from=SWEEP,...` (use the estimates of these sweeps).
-    `failed` says how a failed run counts: `bound` (its cell is at most as good as if the run had
-    the worst value), `worst` (with the worst value) or `drop` (not at all). `by` names a
-    setting: cells are compared separately for each of its values. `relevant` is the smallest
-    difference that matters."""
+    """The settings that decide which cell is best. `at` says which value of a run counts: `last`,
+    `best`, `mean_of_last=5`, or `auto` (the last value; in a report, a mean if the last values are
+    noisy). `noise` says whether cells share a noise estimate: `auto` (if a statistical test allows
+    it), `pooled` (yes), `own` (no), or `from=SWEEP,...` (use the estimates of these sweeps).
+    `failed` says how a failed run counts: `bound` (a cell is best only if it is also best with the
+    sweep's worst value for each failed run), `worst` (with the worst value) or `drop` (not at all).
+    `by` is a key of the configuration: each of its values gets its own best cell. `relevant` is the
+    smallest difference that matters."""
 
     name: str
     goal: Annotated[Literal["minimize", "maximize"], Default("minimize")]

@@ -8,14 +8,13 @@ STAGE_NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
 
 
 def is_sweep_name(text: str) -> bool:
-    """Return whether `text` is a valid name of a sweep, which is also safe as the name of a
-    folder and of a tmux session."""
+    """Return whether `text` is a valid name of a sweep. Valid names are also safe as names of
+    folders and of tmux sessions."""
     return re.fullmatch(SWEEP_NAME, text) is not None
 
 
 def shorten(name: str, limit: int = MAX_NAME) -> str:
-    """Return `name`. If it is longer than `limit`, return its beginning and a hash of the whole
-    name."""
+    """Return `name`, or the beginning and a hash of `name` if `name` is longer than `limit`."""
     if len(name) <= limit:
         return name
     import hashlib  # imported late, since it is rarely needed and loads OpenSSL

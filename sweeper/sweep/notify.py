@@ -12,7 +12,7 @@ KINDS = ("end", "alarm", "budget")
 
 
 class Email(NamedTuple):
-    """Mail by SMTP: `server` is `host` or `host:port`."""
+    """The settings for sending mail by SMTP. `server` is `host` or `host:port`."""
 
     to: Annotated[tuple[str, ...], Default(())]
     server: str
@@ -23,7 +23,7 @@ class Email(NamedTuple):
 
 
 class Notify(NamedTuple):
-    """The kinds of messages to send (`on`), and the ways to send them (None: not used)."""
+    """The kinds of messages to send (`on`), and the receivers of messages (None: not used)."""
 
     on: tuple[str, ...] = KINDS
     command: Sparse[tuple[str, ...] | None] = None
@@ -33,7 +33,7 @@ class Notify(NamedTuple):
 
     @property
     def receivers(self) -> tuple[str, ...]:
-        """The names of the ways that are used."""
+        """The names of the receivers that are used: `command`, `webhook`, `slack`, `email`."""
         values = self._asdict()
         return tuple(way for way in ("command", "webhook", "slack", "email") if values[way])
 
@@ -56,7 +56,7 @@ class Message(NamedTuple):
 
 
 def variables_of(notify: Notify) -> Mapping[str, str]:
-    """Return the environment variables to which the settings refer, as {variable: setting}."""
+    """Return the variables that settings refer to as `$NAME`: {variable: setting}."""
     email = notify.email
     named = {
         "webhook": notify.webhook,
@@ -69,6 +69,6 @@ def variables_of(notify: Notify) -> Mapping[str, str]:
 
 
 def read_message(key: str, document: object, place: str) -> Message:
-    """Check and convert `document` to the message `key`. `place` is its file, for messages.
-    Raises `StoreError`."""
+    """Return the message `key` in `document`, the content of the file `place`. Raises
+    `StoreError`."""
     return codec.read(Message, document, place)._replace(key=key)

@@ -8,8 +8,8 @@ from sweeper.common.codec import Parse, Sparse, value_of, written
 
 
 class Kind(StrEnum):
-    """Kinds of observations: first those of running attempts, then those of runs that are not
-    started yet."""
+    """Kinds of observations. `QUEUED` to `STALLED` are about submitted attempts, `HELD` to `ORPHAN`
+    about runs that are not started."""
 
     QUEUED = "queued"  # The backend has the job but has not started it.
     STALE = "stale"  # no heartbeat for longer than `launch.lease`
@@ -27,8 +27,8 @@ class Kind(StrEnum):
 
 
 class Observation(NamedTuple):
-    """A launcher's observation of a run. `time` (UTC) is when the observed situation began; for
-    `LATER`, when the next attempt starts."""
+    """A launcher's observation of a run. `time` (UTC) is when the observed situation began. Only
+    for `LATER`, `time` is when the next attempt starts."""
 
     kind: Kind
     reason: Sparse[str | None] = None
@@ -71,8 +71,7 @@ _OF_WORDS = {
 
 
 def _of_words(text: str) -> Observation:
-    """Parse the words that launchers of version 0.1 and older publish. Such a launcher may still
-    be running."""
+    """Convert an observation that a launcher of version 0.1 or older has published as text."""
     begins, _, reason = text.partition(": ")
     if begins.startswith("next attempt at "):
         return Observation(Kind.LATER, None, begins.rpartition(" ")[2])

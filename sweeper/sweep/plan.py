@@ -43,13 +43,13 @@ _Seed = Annotated[int, Check(lambda seed: -_SEEDS <= seed < _SEEDS, "a 64-bit in
 
 
 class Run(NamedTuple):
-    """A run: a cell with a seed. `config` maps dotted keys to the values that are set. It includes
-    the seed, but not the fields that the worker fills in (`log_path`). `retired`: the run is no
-    longer in the grid.
+    """A run: a cell with a seed. `config` maps dotted keys to the values that are set, including
+    the seed. `config` lacks the fields that the worker fills in (`log_path`). `retired`: the grid
+    no longer contains the run.
 
     In a grid with stages, `stage` is the run's stage, and `parents` are the ids of the runs that
-    the run continues from. `config` may then contain references to values that are known only
-    after the parents have ended.
+    the run continues from. `config` may then contain references to values that are known only after
+    the parents have ended.
     """
 
     id: _Id
@@ -84,12 +84,12 @@ _Source = Annotated[
 
 
 class Stage(NamedTuple):
-    """A part of a sweep with its own recipe. `sources` say which runs of earlier stages its runs
-    continue from: their parents. If there are no sources, `runs` are the stage's runs. Otherwise
-    `runs` are templates: each combination of parents makes one run from each template. `launch` is
-    the stage's own section `launch`, in the form of `Launch.document`. If this section sets options
-    of a backend, `launch` has all options of that backend: the sweep's, overridden by the
-    stage's."""
+    """A part of a sweep with its own recipe. Its runs continue from runs of earlier stages, their
+    parents, which `sources` select. If there are no sources, `runs` are the stage's runs. Otherwise
+    `runs` are templates: each combination of parents makes one run from each template. `launch` has
+    the settings of the stage's own section `launch`, in the form of `Launch.document`. If the stage
+    overrides an option of a backend, `launch` also has the sweep's other options of that
+    backend."""
 
     name: str
     recipe: Recipe
@@ -111,9 +111,9 @@ class Stage(NamedTuple):
 
 
 class Wandb(NamedTuple):
-    """The W&B project that the runs log to. A missing entity or mode comes from W&B's own
-    settings; a missing group is the sweep's name. `app` is the address of W&B's pages; a launch
-    sets it."""
+    """The W&B project that the runs log to. A missing entity or mode comes from W&B's own settings;
+    a missing group is the sweep's name. `app` is the address of W&B's web pages (None before the
+    launch)."""
 
     project: str
     entity: str | None = None
@@ -132,8 +132,8 @@ Alarms = Mapping[str, Mapping[str, float] | None]
 
 
 class OnAlarm(NamedTuple):
-    """The reaction to alarms: a command to `run`, and what to `stop`. Only alarms of these `rules`
-    cause this reaction (None: all rules)."""
+    """The reaction to alarms: a command to `run`, and whether to `stop` the run or the sweep (None:
+    neither). Only alarms of these `rules` cause the reaction (None: all rules)."""
 
     run: tuple[str, ...] | None = None
     stop: Literal["run", "sweep"] | None = None
@@ -145,8 +145,8 @@ class OnAlarm(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """Limits on what all runs of a sweep use together; None means no limit. `hours` is the sum
-    over all runs. `on_reach` says whether running runs stop at a limit (`stop`) or continue
+    """Limits on what all runs of a sweep use together; None means no limit. `hours` limits the sum
+    of the runs' hours. `on_reach` says whether running runs stop at a limit (`stop`) or continue
     (`pause`)."""
 
     usd: Sparse[float | None] = None
@@ -156,8 +156,8 @@ class Budget(NamedTuple):
 
     @property
     def of_tokens(self) -> tuple[str, ...]:
-        """The limits on `tokens` and `usd` that are set. Tokens must be counted only for these
-        limits."""
+        """The limits that are set among `tokens` and `usd`. Only these limits require that tokens
+        are counted."""
         return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
 
     def document(self) -> dict[str, object]:
@@ -166,10 +166,10 @@ class Budget(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """What jobs need on machines that have only Python. `archive` is the path of sweeper's
-    source in the store, and `hash` is its hash. `packages` are the packages that workers need,
-    as lines of a requirements file. `files` maps `Launch.requirements`, as written, to paths in
-    the copy of the code."""
+    """What jobs need on machines that have only Python. `archive` is the path in the store of a
+    copy of sweeper's source, and `hash` is the copy's hash. `packages` are the packages that
+    workers need, as lines of a requirements file. `files` maps each value of `Launch.requirements`
+    to a path in the copy of the recipe's code."""
 
     archive: str
     hash: str
@@ -189,7 +189,6 @@ class Extended(NamedTuple):
 
 
 def _has_path(provenance: Mapping[str, object]) -> bool:
-    """Return whether the provenance has no diff against the commit, or a diff with a path."""
     match provenance.get("diff"):
         case None | {"path": str()}:
             return True
@@ -202,7 +201,7 @@ MODEL_KEYS = ("model_name", "base_model")
 
 
 class Expected(NamedTuple):
-    """The usage of a run with this `config`, as the recipe estimates it."""
+    """The recipe's estimate of the usage of a run with this `config`."""
 
     stage: str | None
     config: Mapping[str, object]
@@ -214,12 +213,12 @@ Ended = Literal["clear", "spent", "identical"]
 
 
 class Round(NamedTuple):
-    """A decision of a race, which is never revised. Either `runs` are the ids of the next runs,
-    which bring their cells to `seeds` seeds each. Or `runs` is empty, and `ended` says why the race
-    has ended: one cell is clearly the best (`clear`), the cells that may be the best have all their
-    seeds (`spent`), or the runs of each cell are identical (`identical`). `judged` is a digest of
-    the race's runs, its metric and its largest number of seeds: if a changed grid gives another
-    digest, a race that had ended continues."""
+    """A decision of a race. Decisions are never revised. If the race continues, `runs` are the ids
+    of the next runs, which bring their cells to `seeds` seeds each. If the race has ended, `runs`
+    is empty, and `ended` says why: one cell is clearly the best (`clear`), the cells that may be
+    the best have all their seeds (`spent`), or the runs of each cell are identical (`identical`).
+    `judged` is a digest of the race's runs, its metric and its largest number of seeds. If a
+    changed grid has another digest, a race that had ended continues."""
 
     seeds: Annotated[int, AtLeast(1)]
     runs: Annotated[tuple[str, ...], Default(())]
@@ -233,9 +232,9 @@ class Round(NamedTuple):
 
 
 class Race(NamedTuple):
-    """A race: the number of seeds depends on results. Every cell has `least` seeds from the
-    start, and gets up to `most` while it may be the best. `runs` are the runs of all cells with
-    the seeds beyond `least`."""
+    """A race, in which the number of seeds depends on results. Every cell starts with `least`
+    seeds, and gets up to `most` while it may be the best. `runs` are the runs of all cells beyond
+    the first `least` seeds."""
 
     least: Annotated[int, AtLeast(2)]
     most: Annotated[int, AtLeast(3)]
@@ -244,21 +243,21 @@ class Race(NamedTuple):
 
 class Plan(NamedTuple):
     """The plan of a sweep. `axes` are the declared axes with their values, in the grid's order,
-    without the seed. `grid_text` is the grid as written, `extends` has the path and text of each
-    file that the grid extends, the nearest first.
+    without the seed. `grid_text` is the text of the grid file. `extends` has the files that the
+    grid extends, the nearest first.
 
-    In a grid with `stages`, each stage has its own recipe, metric and axes (see `of`). `recipe` is
-    then the first stage's, `metric` is from the last stage with a metric, and `axes` is empty.
-    `unknown` maps each stage to the number of its runs that are unknown until other runs have
-    ended. `choices` are the choices that were not made yet. For a `race`, `unknown[""]` is the
-    largest number of runs that the race may still start after its `rounds`.
+    In a grid with `stages`, each stage has its own recipe, metric and axes (see `of`). The plan's
+    `recipe` is then the recipe of the first stage, `metric` is the metric of the last stage with a
+    metric, and `axes` is empty. `choices` are the choices among runs that were not made yet.
+    `unknown` maps stages to the largest number of runs that depend on these choices. For a `race`,
+    `unknown[""]` is the largest number of runs that the race may still start after its `rounds`.
 
     `warnings`, and the `notes` of recipes about their runs, are lines for people. `model_places`
     maps each model to the place in the grid that names the model. `warnings`, `notes`,
-    `model_places` and `expected` are not stored. The following fields exist only in a launched
-    sweep: `created`; the origin of the code (`provenance`, and in `launches` that of earlier
-    launches; `snapshot`, the copy that runs; `carried`, what else jobs need); and `recorded`,
-    the whole document.
+    `model_places` and `expected` are not stored. Only a launched sweep has these fields: `created`;
+    `provenance`, the origin of the code; `launches`, the origins of earlier launches' code;
+    `snapshot`, the copy of the code that runs; `carried`, what else jobs need; and `recorded`, the
+    whole JSON object.
     """
 
     name: str
@@ -339,7 +338,7 @@ class Plan(NamedTuple):
 
     @property
     def has_commands(self) -> bool:
-        """Whether some runs execute a command, whose usage of the service cannot be metered."""
+        """Whether some runs execute a command. The usage of commands cannot be measured."""
         return any(part.recipe.kind == "command" for part in self.parts)
 
     @property
@@ -348,7 +347,6 @@ class Plan(NamedTuple):
         return tuple(self.only(stage.name) for stage in self.stages) or (self,)
 
     def __repr__(self) -> str:
-        """Return a short description. A list of all runs would fill screens."""
         recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
         return f"<plan {self.name}: {len(self.runs)} runs of {recipes}>"
 
@@ -364,13 +362,12 @@ class Plan(NamedTuple):
 
     @property
     def unseeded(self) -> bool:
-        """Whether the runs are replicates without a seed (`seeds: {field: none}`). With this
-        setting, the author of the grid declares the runs to be independent."""
+        """Whether the runs of a cell are repetitions without a seed (`seeds: {field: none}`)."""
         return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
 
     def document(self) -> dict[str, object]:
-        """Return the JSON object for `sweep.json`. Before a launch, the object lacks the values
-        that only a launch knows."""
+        """Return the JSON object for `sweep.json`. Before a launch, the object lacks `created` and
+        the fields about the code."""
         document: dict[str, object] = {"schema": SCHEMA, **written(self)}
         document["alarms"] = self.alarms or {}
         if not self.stages:
@@ -382,15 +379,15 @@ class Plan(NamedTuple):
 
 
 def launch_id(provenance: Mapping[str, object] | None) -> str | None:
-    """Return the id of the launch with this provenance; None without a provenance, or if an older
-    version recorded it."""
+    """Return the id of the launch with this provenance. Return None without a provenance, or if an
+    older version has recorded the provenance."""
     identity = (provenance or {}).get("launch")
     return identity if isinstance(identity, str) else None
 
 
 def read(document: object, place: str) -> Plan:
-    """Check and convert `document` to a plan. `place` is its file, for messages. Values that an
-    older version did not write get defaults. Raises `StoreError`."""
+    """Return the plan in `document`, the content of the file `place`. Values that an older version
+    did not write get defaults. Raises `StoreError`."""
     plan = codec.read(Plan, document, place)
     key = plan.launch.backend.replace("-", "_")
     options = table_of(table_of(document).get("launch")).get(key)
@@ -420,6 +417,5 @@ def _check_ids(runs: tuple[Run, ...], place: str, inside: str) -> None:
 
 
 def read_round(document: object, place: str) -> Round:
-    """Check and convert `document` to a round. `place` is its file, for messages. Raises
-    `StoreError`."""
+    """Return the round in `document`, the content of the file `place`. Raises `StoreError`."""
     return codec.read(Round, document, place)

@@ -9,8 +9,8 @@ from sweeper.common.codec import Check
 
 
 class Who(NamedTuple):
-    """A process, for example the holder of a sweep's lease: its machine (see `machine`), its id,
-    and when it began (see `began`)."""
+    """The identity of a process, for example of the holder of a sweep's lease. `host` is a result
+    of `machine`, and `began` a result of the function `began`."""
 
     host: str
     pid: Annotated[int, Check(lambda number: 0 < number < 2**31, "a process number")]
@@ -18,13 +18,12 @@ class Who(NamedTuple):
 
 
 def read_who(document: object, place: str) -> Who:
-    """Check and convert `document` to a process. `place` is its file, for messages. Raises
-    `StoreError`."""
+    """Return the process in `document`, the content of the file `place`. Raises `StoreError`."""
     return codec.read(Who, document, place)
 
 
 def this_process() -> Who:
-    """Return the identity of this process, for other processes to check."""
+    """Return the identity of this process."""
     return Who(machine(), os.getpid(), began(os.getpid()))
 
 
@@ -35,7 +34,6 @@ def is_gone(who: Who) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether the process exists, but is another user's and hidden in /proc (`hidepid`)."""
     try:
         with open(f"/proc/{pid}/stat", "rb"):
             return False
@@ -51,8 +49,8 @@ def _is_hidden(pid: int) -> bool:
 
 
 def machine() -> str:
-    """Return a name for the process ids of this machine: it differs between boots and between
-    containers, whose process ids are independent. Without /proc, each call returns another name."""
+    """Return a name for this machine or container since its last boot. Process ids are unique under
+    this name. Without /proc, each call returns a different name."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -63,7 +61,7 @@ def machine() -> str:
 
 
 def began(pid: int) -> str | None:
-    """Return when a process was started, in clock ticks since boot. Return None if there is no such
+    """Return when a process started, in clock ticks since boot. Return None if there is no such
     process, or if the process is a zombie or hidden from this user."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:

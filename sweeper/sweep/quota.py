@@ -12,8 +12,8 @@ from sweeper.sweep.process import Who
 
 
 class Learned(NamedTuple):
-    """What the launchers have learned about the service. The service runs `limit` jobs at the same
-    time (None: it has never delayed a job). The next increase of the limit is by `step`. `cuts`
+    """The number of jobs that a service runs at the same time, as learned by the launchers. `limit`
+    is that number (None: it was never lowered). The next increase of the limit is by `step`. `cuts`
     counts how often the limit was lowered, and `why` is the last reason, a key of
     `labels.LOWERED`."""
 
@@ -32,11 +32,11 @@ def _weight(value: Any) -> float:
 
 
 class Member(NamedTuple):
-    """A sweep that has or had a launcher. `root` and `sweep` are its address, `who` is its last
-    launcher. The sweep holds `slots` slots and could use `wants` more; the service delays
-    `paused` of its jobs. `weight` is its priority. If members take turns with a slot, `turn`
-    decides which member is next. `id` distinguishes the sweep from other sweeps of the same
-    name."""
+    """A sweep that has or had a launcher. `root` is the sweep's store, `sweep` its name and `who`
+    its last launcher. The sweep may run `slots` jobs at the same time and could run `wants` more;
+    the service delays `paused` of its jobs. `weight` is the sweep's priority. If the members'
+    shares leave a slot, the member with the lowest `turn` gets it. `id` distinguishes sweeps with
+    the same name."""
 
     root: str
     sweep: str
@@ -50,8 +50,6 @@ class Member(NamedTuple):
 
 
 def _readable(value: Any) -> dict[str, Member]:
-    """Convert the members. Skip members that cannot be read, since a live launcher writes its
-    entry again."""
     members: dict[str, Member] = {}
     for name, member in value_of(dict[str, object], value).items():
         with suppress(codec.Wrong):
@@ -60,8 +58,8 @@ def _readable(value: Any) -> dict[str, Member]:
 
 
 class Page(NamedTuple):
-    """A page of an account's quota. Each page replaces the page before. `number` is 0 if there
-    is no page yet. `mark` distinguishes the page from all others."""
+    """One version of an account's quota. Each change writes a new page. `number` is 0 if there is
+    no page yet. `mark` differs for each page."""
 
     number: Annotated[Unstored[int], Default(0)]
     learned: Learned
@@ -83,6 +81,5 @@ BLANK = Page(0, Learned(), "")
 
 
 def read(document: object, place: str, number: int) -> Page:
-    """Check and convert `document` to the page `number`. `place` is its file, for messages.
-    Raises `Damaged`."""
+    """Return the page `number` in `document`, the content of the file `place`. Raises `Damaged`."""
     return codec.read(Page, document, place)._replace(number=number)

@@ -10,8 +10,8 @@ from sweeper.sweep.stage_inputs import digest
 
 
 def raced(plan: Plan, rounds: Sequence[Round]) -> Plan:
-    """Return the plan with the runs that these rounds have added. `unknown` counts the runs that
-    later rounds may add: none once the race has ended."""
+    """Return the plan with the runs that these rounds have added. `unknown` has the number of runs
+    that later rounds may add, and is empty once the race has ended."""
     race = plan.race
     if race is None:
         return plan

@@ -14,9 +14,10 @@ def _are_described(takes: Mapping[str, Mapping[str, object]]) -> bool:
 class Recipe(NamedTuple):
     """A recipe. Paths are absolute.
 
-    `on_path`: `cwd` is added to the module path, as by `python -m`. `takes` describes each field.
-    `forms` maps fields to the form of their values on chz's command line, if that form is unusual.
-    `function` is the function that returns the config, if the reference names a function.
+    With `on_path`, `cwd` is added to the module path, as `python -m` does. `takes` describes the
+    fields of the configuration. `forms` maps fields to the form of their values on chz's command
+    line, if that form is unusual. If `reference` names a function that returns the configuration,
+    `function` is its name.
     """
 
     reference: Annotated[str, Default("")]
@@ -43,9 +44,9 @@ class Recipe(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A copy of the code. `archive` is its path in the store, `hash` its hash, and `root` the
-    top folder of the checkout. `cwd` is relative to `root`, or absolute if it is outside of
-    `root`. `commit` is the last commit before the copy."""
+    """A copy of the code. `archive` is the copy's path in the store, `hash` is the copy's hash, and
+    `root` is the top folder of the checkout. `cwd` is relative to `root`, or absolute if it is
+    outside of `root`. `commit` is the commit that was checked out, if any."""
 
     hash: str
     archive: str
@@ -70,8 +71,8 @@ class _Runnable(NamedTuple):
 
 
 def runs_anywhere(document: object, place: str, inside: str) -> None:
-    """Raise `Damaged` if a recipe's description is not sufficient to run the recipe. `inside` is
-    the description's key in the file `place`, for messages."""
+    """Raise `Damaged` if `document` lacks what is needed to run the recipe. Error messages name the
+    file `place` and the document's key `inside` in this file."""
     recipe = read(_Runnable, document, place, inside)
     if recipe.kind == "command":
         if not recipe.command:

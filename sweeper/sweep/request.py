@@ -18,8 +18,8 @@ class Request(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A request to start no more runs. `runs`: running runs stop too, and continue after the
-    pause."""
+    """A request to start no more runs. With `runs`, running runs are stopped too, and continue
+    after the pause."""
 
     request: Request
     runs: bool = False
@@ -31,8 +31,7 @@ class Pause(NamedTuple):
 
 
 def read_asked(document: object, place: str) -> Request:
-    """Check and convert `document` to a request. `place` is its file, for messages. Raises
-    `StoreError`."""
+    """Return the request in `document`, the content of the file `place`. Raises `StoreError`."""
     return codec.read(Request, document, place)
 
 
@@ -42,8 +41,8 @@ class _Pause(NamedTuple):
 
 
 def read_pause(document: object, place: str) -> Pause | None:
-    """Check and convert `document` to a pause. Return None if the pause was ended. `place` is
-    its file, for messages. Raises `StoreError`."""
+    """Return the pause in `document`, the content of the file `place`; None if the pause has ended.
+    Raises `StoreError`."""
     pause = codec.read(_Pause, document, place)
     return Pause(read_asked(document, place), pause.runs) if pause.on else None
 
@@ -53,6 +52,6 @@ class _Parallel(NamedTuple):
 
 
 def read_parallel(document: object, place: str) -> int | None:
-    """Return the requested limit on jobs in `document`; None for the plan's own limit. `place`
-    is its file, for messages. Raises `StoreError`."""
+    """Return the requested limit on jobs in `document`, the content of the file `place`; None for
+    the plan's own limit. Raises `StoreError`."""
     return codec.read(_Parallel, document, place).max_parallel

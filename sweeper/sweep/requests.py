@@ -33,8 +33,8 @@ Happened = set[tuple[int, Event]]
 
 class Requested(NamedTuple):
     """The result of a request. `accepted` is False if the state of the run does not allow the
-    request. `why` describes the result, for people. `waits`: the run's next attempt is already
-    recorded, but perhaps not submitted."""
+    request. `why` describes the result, for people. With `waits`, the run's next attempt is already
+    recorded, but perhaps not submitted yet."""
 
     run: str
     accepted: bool
@@ -66,8 +66,7 @@ def request_cancel(
 
 
 def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Requested:
-    """Return the result that a request for another attempt of a run would have. With
-    `succeeded`, the request is accepted even for a run that has succeeded."""
+    """Return what `request_retry` would return, but record no request."""
     state = fold(happened)
     if state.state is State.SUCCEEDED and not succeeded:
         return Requested(run, False, "succeeded already")
@@ -83,7 +82,7 @@ def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Req
 def request_retry(
     folder: SweepFolder, run: str, happened: Happened, *, succeeded: bool = False
 ) -> Requested:
-    """Request another attempt of a run that has ended. A run that has succeeded gets one only
+    """Request another attempt of a run. For a run that has succeeded, the request is accepted only
     with `succeeded`."""
     request = asked_again(run, happened, succeeded=succeeded)
     if request.accepted and not request.waits and not retry_asked(happened):
@@ -98,7 +97,6 @@ def request_retry(
 def _request(
     folder: SweepFolder, run: str, attempt: tuple[int, Event], happened: Happened, by: str | None
 ) -> None:
-    """Record a request, given as (attempt, event), unless it is recorded already."""
     body = {"schema": SCHEMA, "time": timestamp(), "by": by or user()}
     with suppress(AlreadyExists):
         folder.store.create(folder.event(run, *attempt), encode(body))

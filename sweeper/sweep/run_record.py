@@ -8,9 +8,9 @@ has the same id in each sweep that contains it."""
 
 
 class Times(TypedDict):
-    """The times of a run. `started` is the start of its first attempt, when a worker claimed the
-    run; `ended` is the end of its latest attempt (both UTC, ISO 8601). `wall_s` is the total
-    seconds of the attempts that have an outcome. Unknown values are None."""
+    """The times of a run. `started` is when a worker claimed the run's first attempt, and `ended`
+    is when the latest attempt ended (both UTC, ISO 8601). `wall_s` is the sum of the durations of
+    all attempts with an outcome, in seconds. Unknown values are None."""
 
     started: str | None
     ended: str | None
@@ -21,7 +21,8 @@ class RunRecord(Times):
     """A run as plain values. `stage` and `parents` exist only in sweeps with stages, `backend` only
     in sweeps with several backends. `metric` is the metric's name, and `value` is the run's value
     of the metric; both are None if metrics were not read. `code` is a short name of the code that
-    the run executed; `commit` and `launched` are the commit and the time of its launch."""
+    the run executed. `commit` and `launched` are the commit and the time of the launch with this
+    code."""
 
     id: str
     sweep: str
@@ -75,7 +76,7 @@ class AnswerRow(TypedDict):
 
 
 class ItemRow(AnswerRow):
-    """An answer with the columns that identify its run (`RUN_KEY`)."""
+    """An answer, and the columns that identify the answer's run (`RUN_KEY`)."""
 
     run: str
     sweep: str

@@ -30,10 +30,9 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class View(NamedTuple):
-    """The state of a run, from its events. `wants`: the run needs an attempt, its first or another
+    """The state of a run, from its events. With `wants`, the run needs its first attempt or another
     one. `cancel` and `retry` say whether a user's request to cancel or to retry the run is in
-    effect (see `cancel_asked` and `retry_asked`). `size` is the number of events, which never
-    decreases."""
+    effect (see `cancel_asked` and `retry_asked`). `size` is the number of events."""
 
     size: int
     state: RunState
@@ -58,7 +57,7 @@ class RunTable:
         self.grow(plan)
 
     def grow(self, plan: Plan) -> None:
-        """Replace the plan by a plan that has more runs."""
+        """Replace the plan, for example after a choice has added runs."""
         has_views = bool(self.views)
         back = self.retired - {run.id for run in plan.runs if run.retired}
         self.runs = {run.id: run for run in plan.runs}
@@ -74,11 +73,10 @@ class RunTable:
         return self._retries[run]
 
     def read(self) -> None:
-        """Read all events again. Views change only if there are new events.
+        """Read all events again.
 
-        Events are never removed. If some are missing, somebody is deleting the sweep, and its runs
-        must not count as new: `read` then raises `NotFound` if the plan is gone too, else
-        `StoreError`.
+        Events are never removed. Missing events mean that the sweep is being deleted: `read` raises
+        `NotFound` if the plan is missing too, and `StoreError` otherwise.
         """
         where = self._folder.address
         removed = f"{where} was removed while its launcher was running, so the launcher ends"
@@ -103,8 +101,7 @@ class RunTable:
         return {r: v.state.attempt for r, v in self.views.items() if v.state.state in OPEN}
 
     def unacknowledged(self) -> dict[str, int]:
-        """Return {run: opened attempt} for the attempts that may or may not have been submitted.
-        Only the backend knows."""
+        """Return {run: attempt} for the attempts that are recorded, but perhaps not submitted."""
         return {r: v.state.opened for r, v in self.views.items() if v.state.unacknowledged}
 
     def add(
@@ -142,25 +139,25 @@ class RunTable:
         detail: str,
         facts: Mapping[str, object] = _NOTHING,
     ) -> None:
-        """Record the outcome of an attempt whose worker cannot record it. `facts` are the fields
-        that the backend knows: `code`, `host`."""
+        """Record the outcome of an attempt whose worker cannot record it. `facts` are fields of the
+        outcome that the backend reports: `code`, `host`."""
         body = dict.fromkeys(
             ("code", "signal", "started", "ended", "wall_s", "max_rss_bytes", "host")
         )
         self.add(run, attempt, event, {**body, **facts, "reason": reason, "detail": detail})
 
     def withdraw(self, run: str, attempt: int, why: str) -> bool:
-        """Claim an attempt that no worker has claimed, and end it. If its job starts later, the job
-        finds the claim and does not train. Return False if a worker claimed the attempt first, or
-        if the claim cannot be read."""
+        """Claim an attempt that no worker has claimed, and end it. If the attempt's job starts
+        later, its worker finds the claim and does not train. Return False if a worker claimed the
+        attempt first, or if the claim cannot be read."""
         body = {"nonce": os.urandom(8).hex(), "submitted": attempt, "by": "the launcher"}
         self.add(run, attempt, Event.CLAIMED, body | {"reason": WITHDRAWN, "detail": why})
         return self.finish_withdrawal(run, attempt)
 
     def finish_withdrawal(self, run: str, attempt: int) -> bool:
-        """End an attempt that a launcher has claimed in order to withdraw it. An earlier launcher
-        may have made the claim before it was killed. Return False if a worker has made the claim,
-        or if the claim is missing or damaged. Raises `StoreError`."""
+        """End an attempt that a launcher has claimed in order to withdraw it, even if that launcher
+        was killed after the claim. Return False if a worker has made the claim, or if the claim is
+        missing or damaged. Raises `StoreError`."""
         if (run, attempt) in self._with_worker:
             return False
         try:

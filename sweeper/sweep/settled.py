@@ -31,9 +31,10 @@ _OVER = frozenset({Event.SUCCEEDED, Event.FAILED, Event.CANCELLED})
 
 @contextmanager
 def changing(folder: SweepFolder) -> Generator[None]:
-    """Let the block write to a sweep without holding the sweep's lease. On a remote store, a file
-    in `launcher/` meanwhile makes readers list the sweep again. If the process is killed or the
-    store fails, this file stays, because the write may still arrive. Raises `StoreError`."""
+    """Let the block write to a sweep without holding the sweep's lease. While the block runs, a
+    file in `launcher/` tells readers on a remote store that their listing may be outdated. The file
+    stays if the process is killed or the store fails, because the store may still execute the last
+    write. Raises `StoreError`."""
     if not folder.store.is_remote:
         yield
         return
@@ -48,8 +49,8 @@ def changing(folder: SweepFolder) -> Generator[None]:
 
 
 def put_changing(folder: SweepFolder) -> str:
-    """Create the file that says that this process may still write to the sweep. Return the
-    file's path. Raises `StoreError`."""
+    """Create a file that says that this process may still write to the sweep. Return the file's
+    path. Raises `StoreError`."""
     mark = f"{folder.launcher}/{CHANGING}{os.urandom(8).hex()}"
     folder.store.replace(mark, json.dumps(this_process()._asdict()).encode() + b"\n")
     return mark
@@ -63,8 +64,8 @@ def _close(folder: SweepFolder, mark: str) -> None:
 
 
 def is_settled(paths: Iterable[str]) -> bool:
-    """Return whether no process can write to the sweep without first changing `GATES`. `paths`
-    are the paths of the sweep's files, relative to its folder."""
+    """Return whether a process must change the folders `GATES` before it can write anything else to
+    the sweep. `paths` are the paths of the sweep's files, relative to its folder."""
     epochs: set[str] = set()
     events: dict[str, dict[int, set[Event]]] = {}
     for path in paths:
@@ -85,9 +86,9 @@ def is_settled(paths: Iterable[str]) -> bool:
 
 
 def _is_over(attempts: dict[int, set[Event]]) -> bool:
-    """Return whether the workers of all attempts of a run have ended, and no more workers can
-    start. An attempt that no worker has claimed is not over, because its job may still start. The
-    last attempt is not over if it was preempted, because its backend may restart the job."""
+    """Return whether all workers of a run have ended, and no more can start. A job can still start
+    a worker if no worker has claimed its attempt, or if its attempt is the last one and was
+    preempted (the backend may restart the job)."""
     last = max(attempts)
     return all(
         Event.CLAIMED in events

@@ -19,8 +19,8 @@ _POLL_SECONDS = 0.5
 
 
 class Stacks(NamedTuple):
-    """The stacks of a recipe's threads at a `time`, as text. `word` is the random word of the
-    request."""
+    """The stacks of a recipe's threads at a `time`, as text. `word` is the random word from the
+    request for these stacks."""
 
     word: str
     time: Time
@@ -32,8 +32,8 @@ class _Request(NamedTuple):
 
 
 def ask(folder: "SweepFolder", run: str, attempt: int) -> str:
-    """Ask the worker of an attempt for its recipe's stacks. Return the word of the request. Raises
-    `StoreError`."""
+    """Ask the worker of an attempt for the stacks of its recipe. Return the random word of the
+    request. Raises `StoreError`."""
     word = os.urandom(6).hex()
     path = folder.stacks_request(run, attempt)
     folder.store.replace(path, encode({"schema": SCHEMA, "word": word}))
@@ -41,7 +41,8 @@ def ask(folder: "SweepFolder", run: str, attempt: int) -> str:
 
 
 def wait(folder: "SweepFolder", run: str, attempt: int, word: str, seconds: float) -> Stacks | None:
-    """Wait for the answer to a request. Return None if there is no answer after `seconds`."""
+    """Wait for the stacks that `ask` has requested with `word`. Return None if there is no answer
+    after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         stacks = read(folder, run, attempt)
@@ -53,8 +54,8 @@ def wait(folder: "SweepFolder", run: str, attempt: int, word: str, seconds: floa
 
 
 def read(folder: "SweepFolder", run: str, attempt: int) -> Stacks | None:
-    """Read the last answer about an attempt. Return None if there is no answer. Raises
-    `StoreError`."""
+    """Read the last stacks that the worker of an attempt has sent. Return None if there are none.
+    Raises `StoreError`."""
     try:
         return read_as(folder.store, folder.stacks(run, attempt), _read_stacks)
     except NotFound:
@@ -62,8 +63,8 @@ def read(folder: "SweepFolder", run: str, attempt: int) -> Stacks | None:
 
 
 def answer(folder: "SweepFolder", run: str, attempt: int, text: str) -> None:
-    """Answer the request about an attempt, if there is one, and remove the request. Raises
-    `StoreError`."""
+    """Answer the request for the stacks of an attempt with `text`, and remove the request. Do
+    nothing if there is no request. Raises `StoreError`."""
     request = folder.stacks_request(run, attempt)
     try:
         word = read_as(folder.store, request, _read_request).word

@@ -27,8 +27,9 @@ T = TypeVar("T")
 
 
 class Take(NamedTuple):
-    """The runs that are taken from a stage: the `best` run, the runs of the best cell
-    (`best-cell`), `each` run, the `number` best runs (`top`), or the run with the name `run`."""
+    """The runs that are taken from a stage. `how` is `best` (the best run), `best-cell` (the runs
+    of the best cell), `each` (all runs), `top` (the `number` best runs) or `run` (the run with the
+    name `run`)."""
 
     stage: str
     how: Annotated[str, Key("take"), Check(WORDS.__contains__, " or ".join(WORDS))]
@@ -42,13 +43,13 @@ class Take(NamedTuple):
 
     @property
     def many(self) -> bool:
-        """Whether several runs may be taken. The names of the taken runs are then part of their
-        children's names."""
+        """Whether several runs may be taken. The names of the taken runs are then part of the names
+        of later runs."""
         return self.how in ("best-cell", "each", "top")
 
     @property
     def words(self) -> str:
-        """The take in words: `the best of sft`."""
+        """A description of the taken runs: `the best of sft`."""
         if self.how == "run":
             return f"{self.run} of {self.stage}"
         how = {"top": f"the {self.number} best", "best": "the best", "best-cell": ("the best cell")}
@@ -62,8 +63,8 @@ class Take(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where the parents of a run come from: one run from each of `takes`. With `base`, the run
-    starts from the base model and has no parents."""
+    """A source of parents. A run has one parent from each of `takes`. With `base`, the run starts
+    from the base model and has no parents."""
 
     takes: tuple[Take, ...] = ()
     base: bool = False
@@ -76,9 +77,9 @@ class Source(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A choice among the runs of a stage, all of which are known: `candidates` are their ids.
-    `key` is a digest of what is taken, the metric and the candidates. When a stage gets more
-    runs, another choice is made."""
+    """A choice among all runs of a stage. `candidates` are the ids of these runs. `key` is a digest
+    of the take, the metric and the candidates. If a stage gets more runs, another choice replaces
+    this one."""
 
     take: Take
     metric: Metric
@@ -123,15 +124,15 @@ class _ChosenDocument(NamedTuple):
 
 
 def read_chosen(document: object, place: str) -> Chosen:
-    """Check and convert `document` to the result of a choice. `place` is its file, for messages.
-    Raises `StoreError`."""
+    """Return the result of a choice in `document`, the content of the file `place`. Raises
+    `StoreError`."""
     return Chosen(*codec.read(_ChosenDocument, document, place))
 
 
 def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
-    """Return the id of a run that is made from a template: a digest of the template's id, the
-    ids of the parents, and the name of the stage, since another stage may have the same template
-    and parents. For a run that starts from the base model, `parents` is `["base:<model>"]`."""
+    """Return the id of the run that a template and parents make: a digest of the template's id, the
+    parents' ids and the stage's name. For a run that starts from the base model, `parents` is
+    `["base:<model>"]`."""
     return digest({"parents": list(parents), "run": template, "stage": stage})
 
 
@@ -144,8 +145,8 @@ def digest(value: object) -> str:
 
 
 class Dropped(Exception):
-    """The error for a reference that has no value for a base model. The key with this reference
-    is left out."""
+    """The error for a reference that has no value, because the run starts from a base model.
+    `filled` leaves out the key with the reference."""
 
 
 def references(value: object) -> Iterator[tuple[str, str]]:
@@ -163,8 +164,8 @@ def references(value: object) -> Iterator[tuple[str, str]]:
 
 
 def filled(config: Mapping[str, object], find: Callable[[str, str], object]) -> dict[str, object]:
-    """Replace references to stages in a configuration by the values that `find` returns. Leave out
-    a key for which `find` raises `Dropped`."""
+    """Return a configuration with references to stages replaced by the values that `find` returns.
+    A key for which `find` raises `Dropped` is left out."""
     made: dict[str, object] = {}
     for key, value in config.items():
         try:
@@ -191,5 +192,5 @@ def _fill(value: object, find: Callable[[str, str], object]) -> object:
 
 
 def text_of(value: object) -> str:
-    """Return the string that stands for a value inside a longer string."""
+    """Return a string as it is, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)

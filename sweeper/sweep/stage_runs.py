@@ -31,7 +31,7 @@ Taken = Callable[[Choice], Sequence[str] | None]
 class Growth(NamedTuple):
     """The result of `grow`. `runs` are the known runs, in the order of the stages, followed by
     retired runs. `choices` are the choices that were not made yet. `unknown` maps stages to the
-    largest number of runs that depend on these choices."""
+    largest number of their runs that depend on these choices."""
 
     runs: tuple[Run, ...]
     choices: tuple[Choice, ...]
@@ -39,7 +39,7 @@ class Growth(NamedTuple):
 
 
 def grown(plan: Plan, taken: Taken) -> Plan:
-    """Return the plan with all runs that follow from the choices that were made."""
+    """Return the plan with all runs that follow from the choices made so far."""
     if not plan.stages:
         return plan
     growth = grow(plan, taken)
@@ -51,7 +51,8 @@ def grow(plan: Plan, taken: Taken) -> Growth:
 
 
 def depths(stages: Iterable[Stage]) -> dict[str, int]:
-    """Return a dict from each stage to the length of the longest chain of stages before it."""
+    """Return {stage: depth}. The depth is the number of earlier stages in the longest chain that
+    leads to the stage."""
     depth_of: dict[str, int] = {}
     for stage in stages:  # Parents come first.
         depth_of[stage.name] = max((depth_of[name] + 1 for name in stage.before), default=0)
@@ -59,7 +60,7 @@ def depths(stages: Iterable[Stage]) -> dict[str, int]:
 
 
 def lineage(run: Run, runs: Mapping[str, Run]) -> Iterator[Run]:
-    """Yield the ancestors of a run, nearest first, each once."""
+    """Yield the ancestors of a run, parents first. Each ancestor is yielded once."""
     seen: set[str] = set()
     nearest = list(run.parents)
     while nearest:
@@ -124,7 +125,6 @@ class _Growing:
                     yield self._child(stage, template, source, parents)
 
     def _parents(self, take: Take) -> list[Run]:
-        """Return the known runs of a take; [] if its choice was not made yet."""
         return self._taken_by(take) or []
 
     def _taken_by(self, take: Take) -> list[Run] | None:
@@ -151,14 +151,14 @@ class _Growing:
         return [by_id[run] for run in chosen if run in by_id]
 
     def _to_come(self, source: Source) -> int:
-        """Return how many combinations of parents of a source are not known yet."""
+        """Return how many combinations of parents are not known yet."""
         if source.base:
             return 0
         now_known = math.prod(len(self._parents(take)) for take in source.takes)
         return math.prod(map(self._expected_of, source.takes)) - now_known
 
     def _expected_of(self, take: Take) -> int:
-        """Return how many runs a take will have in the end. Before its choice is made, this is the
+        """Return how many runs a take will have in the end: if its choice was not made yet, the
         largest possible number."""
         taken, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":
@@ -234,8 +234,8 @@ class _Growing:
         return self._named(template, pieces, child)
 
     def _named(self, template: Run, pieces: Sequence[str], run: Run) -> Run:
-        """Return `run`, which was made from `template`, with its name and its cell. `pieces` are
-        the parts of the name that tell which parents the run has."""
+        """Return `run`, which was made from `template`, with a name and a cell. `pieces` are the
+        parts of the name that identify the run's parents."""
         labels = [template.cell] if template.cell != "base" or not pieces else []
         cell = shorten(f"{run.stage}/{','.join([*labels, *pieces])}")
         tail = _seed_in(template)
@@ -256,7 +256,7 @@ class _Growing:
 
 
 def _seed_in(run: Run) -> str:
-    """Return the seed part at the end of a name, such as `seed=3`, or ""."""
+    """Return the part of a run's name with the seed, such as `seed=3`, or ""."""
     match = re.search(rf"(?:^|,)([^,=]+={re.escape(str(run.seed))})$", run.name)
     return match[1] if match and run.seed is not None and run.name != run.cell else ""
 
