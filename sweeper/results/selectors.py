@@ -27,11 +27,10 @@ def pick(
     *,
     dropped: bool = False,
 ) -> list[RecordedRun]:
-    """Return the runs that match one of the selectors `names` (all runs if there are none), are in
-    one of `states`, and meet the condition `where`, in the order of `runs`. Retired runs that have
-    ended are included if `dropped` is set or `where` mentions `retired`, or if a selector matches
-    no other run. Raises `NotFound` for a selector without a match, `UsageError` for an invalid
-    state or condition."""
+    """Return the runs that match a selector in `names`, are in one of `states`, and meet the
+    condition `where`, in the order of `runs`. A retired run that has ended is returned only for a
+    selector that matches no other run, or if `dropped` is set or `where` mentions `retired`. Raises
+    `NotFound` for a selector without a match, `UsageError` for an invalid state or condition."""
     check_states(states)
     dropped = dropped or asks_for_dropped(where)
     chosen = list(runs) if dropped else current(runs)
@@ -82,8 +81,8 @@ def check_states(states: Sequence[str] | None) -> None:
 def named(
     runs: Sequence[RecordedRun], selector: str, *, dropped: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that match one selector. Retired runs that have ended are returned only if no
-    other run matches, or if `dropped` is set."""
+    """Return the runs that match one selector. If `dropped` is not set, retired runs that have
+    ended are returned only if no other run matches."""
     selected = _named(runs, selector)
     return selected if dropped else current(selected) or selected
 
@@ -130,7 +129,6 @@ def in_one_spelling(name: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _canonical(text: str) -> str:
-    """Return the canonical text of a value that is written as in YAML."""
     from sweeper.fields.nodes import scalar
 
     # Imported late: only needed for selectors with values.
@@ -143,8 +141,8 @@ def _canonical(text: str) -> str:
 
 
 def _having(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
-    """Return the runs whose configurations have all values that the selector lists. The selector
-    names each value by its short name or its key. Return [] if it does not list values."""
+    """Return the runs that have all values in a selector such as `lr=3e-2,seed=0`, whose keys may
+    be short names; [] for any other kind of selector."""
     sweep, _, values = selector.rpartition("/")
     wanted = [part.partition("=") for part in values.split(",")]
     if not all(key and equal and value for key, equal, value in wanted):

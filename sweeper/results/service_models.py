@@ -21,8 +21,8 @@ class Model(NamedTuple):
 
     @property
     def billions(self) -> float:
-        """The number of parameters in billions, read from the name; 0 if the name has none, as in
-        the engine's tiny models."""
+        """The number of parameters in billions, read from the name; 0 if the name does not contain
+        this number."""
         sizes = [float(size) for size in _BILLIONS.findall(self.model_name)]
         return max(sizes, default=0.0)
 
@@ -32,8 +32,8 @@ class _Answer(NamedTuple):
 
 
 def offered(service: Service, seconds: float | None = None) -> tuple[Model, ...]:
-    """Return the models of a service, which must answer within `seconds`. Raises
-    `EnvironmentFailure`."""
+    """Return the models that a service offers. Raises `EnvironmentFailure` if the service refuses
+    or does not answer within `seconds`."""
     document = service.ask("get_server_capabilities", "models", seconds=seconds)
     try:
         return codec.read(_Answer, document, service.url).supported_models

@@ -79,8 +79,8 @@ class Service(NamedTuple):
 
 
 def hosted(environ: Mapping[str, str] = os.environ) -> Service:
-    """Return the hosted service from the environment variables. Raises `EnvironmentFailure` without
-    a key, or for an invalid address."""
+    """Return the hosted service that the environment variables describe. Raises
+    `EnvironmentFailure` if the key is missing or the address is invalid."""
     url, key = environ.get("TINKER_BASE_URL") or _URL, environ.get("TINKER_API_KEY")
     if not key:
         raise EnvironmentFailure("TINKER_API_KEY is not set: `export TINKER_API_KEY=...`")
@@ -119,7 +119,6 @@ def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
 
 
 def _detail(data: bytes) -> str:
-    """Return the message in an error's body as one line."""
     detail: object = None
     with suppress(ValueError):
         detail = table_of(json.loads(data)).get("detail")

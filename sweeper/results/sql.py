@@ -55,9 +55,9 @@ def ask(
     joined: Callable[[frozenset[str]], None] | None = None,
 ) -> "Answer | pandas.DataFrame":
     """Return the answer to a query as an `Answer`, or as a DataFrame if `frame` is set. `tables`
-    has a function for each table's name, which makes the Arrow table. A table is made only if the
-    query may mention it. `joined` is called with the columns by which each join matches rows.
-    Raises `UsageError` for an invalid query."""
+    maps the name of each table to a function that makes the Arrow table. The function is called
+    only if the query may need the table. `joined` is called for each join, with the columns that
+    the join compares. Raises `UsageError` for an invalid query."""
     import duckdb
 
     if any("\ud800" <= letter <= "\udfff" for letter in query):
@@ -96,7 +96,7 @@ def _parsed(connection: "duckdb.DuckDBPyConnection", statement: str) -> list[dic
 
 
 def _matched(join: Mapping[str, object]) -> frozenset[str]:
-    """Return the columns that a join requires to be equal, by USING or by `a.run = b.run`."""
+    """Return the columns that a join compares, as in `USING (run)` or `ON a.run = b.run`."""
     names = {str(name).lower() for name in list_of(join.get("using_columns"))}
     for node in _nodes(join.get("condition")):
         if node.get("type") == "COMPARE_EQUAL":
@@ -139,8 +139,8 @@ def _nodes(tree: object) -> Iterator[dict[str, object]]:
 
 
 def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
-    """Return the forbidden source that a part of a statement reads, or None. `names` are the
-    names that the statement defines."""
+    """Return the table or function that a node of a statement must not use; None if the node uses
+    no such source. `names` are the names that the statement defines."""
     kind = node.get("type")
     if kind == "BASE_TABLE":
         name, schema = str(node["table_name"]), str(node["schema_name"]).lower()
@@ -165,9 +165,8 @@ def mentioned(name: str, query: str) -> bool:
 
 
 def mentions_all(query: str, table: str) -> bool:
-    """Return whether a query may need columns of `table` without naming these columns, for example
-    by `*`, by a `FROM` without a `SELECT`, by a pivot, or by the table's name or alias as a
-    value."""
+    """Return whether a query may need columns of `table` that it does not name. Examples are `*`, a
+    pivot, a `FROM` without a `SELECT`, and an alias that stands for a whole row."""
     text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", query, flags=re.IGNORECASE)
     words = re.findall(r"[\w\"]+|\S", text.lower())
     if "*" in words or words.count("from") > words.count("select"):

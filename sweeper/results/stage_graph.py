@@ -26,8 +26,8 @@ def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _below(plan: Plan, above: str | None) -> Iterator[Stage]:
-    """Yield the stages whose first source is the stage `above`, each followed by the stages
-    below it."""
+    """Yield the stages whose first source is the stage `above` (None: no stage). Each stage is
+    followed by the stages below it."""
     for stage in plan.stages:
         if (stage.before[0] if stage.before else None) == above:
             yield stage
@@ -35,8 +35,8 @@ def _below(plan: Plan, above: str | None) -> Iterator[Stage]:
 
 
 def of_stage(stage: Stage) -> str:
-    """Describe the recipe of a stage and what it starts from: `dpo, from the best of sft and the
-    base model`."""
+    """Describe the recipe and the sources of a stage: `dpo, from the best of sft and the base
+    model`."""
     recipe = " ".join(stage.recipe.reference.split())
     recipe = recipe if len(recipe) <= 40 else f"{recipe[:37]}..."
     words = " and ".join(map(_words, stage.sources))

@@ -30,14 +30,13 @@ class Status(NamedTuple):
 
     `counts`: the number of runs in each state. `at_work`: a job or a launcher is running.
     `finished`: every run has ended, and no run is left to start. `launcher`: a launcher is running.
-    `held`: the reason why the last launcher started no more runs. `waits`: for each reason why runs
-    cannot start without a user's action, one line. `usage`: the usage of the runs, as a launcher
-    last computed it. `to_come`: for each stage, the number of runs that are not known yet.
-    `observed`: for runs (by id), what a running launcher has observed, or which runs they wait for.
+    `held`: the reason why the last launcher started no more runs. `waits`: messages about runs that
+    cannot start without a user's action. `usage`: the usage of the runs, as a launcher last
+    computed it. `to_come`: stage -> the number of its runs that the plan does not contain yet.
+    `observed`: run id -> a running launcher's observation, or a note that the run waits for others.
 
-    Without a running launcher, these are None: the system that does not answer (`unreachable`), and
-    the launcher's limit on jobs, if it is below the requested limit (`limit`, with the reason
-    `limit_why`).
+    `unreachable`: the system that does not answer a running launcher. `limit`: a running launcher's
+    limit on jobs, if it is below the requested limit, with the reason `limit_why`.
     """
 
     sweep: str
@@ -71,7 +70,7 @@ class Status(NamedTuple):
         return title(self.sweep, self.held or words) + table(("state", "runs"), rows)
 
     def published(self) -> dict[str, object]:
-        """Return the fields of a `--json` document, without the runs."""
+        """Return the status fields of the document that `status --json` prints."""
         return {
             "launcher": self.launcher,
             "observed": dict(self.observed),
@@ -86,7 +85,7 @@ class Status(NamedTuple):
 
 def read_status(sweep: "Sweep") -> Status:
     """Read the status from the runs of a sweep, and from what its launcher has published. Raises
-    `StoreError` if the data are unreadable and errors are not collected."""
+    `StoreError` if a file is unreadable and the sweep has no `on_error`."""
     from sweeper.sweep.lock import is_held
 
     runs = current(sweep.runs)
@@ -125,8 +124,7 @@ def read_status(sweep: "Sweep") -> Status:
 
 
 def stands_still(sweep: "Sweep") -> str | None:
-    """Return the reason why unfinished runs of a sweep are not started; None if a launcher starts
-    them."""
+    """Return the reason why no runs of a sweep are started; None if a launcher is starting runs."""
     from sweeper.sweep.lock import is_held
 
     reasons = held_of(_observations(sweep))
@@ -134,8 +132,8 @@ def stands_still(sweep: "Sweep") -> str | None:
 
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
-    """Return the runs that wait for other runs, as a launcher would report them, and messages
-    about runs that cannot start without a user's action."""
+    """Return run id -> observation for the runs that wait for other runs, and messages about runs
+    that cannot start without a user's action."""
     if not sweep.plan.stages:
         return {}, ()
     # Imported late: most sweeps have no stages.
@@ -178,8 +176,8 @@ def _observations(sweep: "Sweep") -> Observations:
 
 
 def check_service(sweep: "Sweep") -> None:
-    """Report an error if `service.json`, the record of the last launch, is damaged, since the
-    status does not show that. If the file is missing or cannot be read, nothing is reported."""
+    """Report a damaged `service.json`, the record of the last launch. A file that is missing or
+    cannot be read is not reported."""
 
     try:
         sweep.folder.read_service()

@@ -39,8 +39,8 @@ class StepTimes(NamedTuple):
 
 
 def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
-    """Return the division of a run's step time; None if the run has not recorded the time of steps
-    and of parts."""
+    """Return the step times of a run from the `sums` of its metrics `keys`; None if the time of
+    whole steps or the time of parts is missing."""
     clock = next((key for key in CLOCKS if key in keys), None)
     named = {name: key for key in keys if key not in CLOCKS and (name := _part(key))}
     if clock is None or not named:
@@ -53,8 +53,8 @@ def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
 
 
 def timelines(paths: Iterable[str]) -> dict[str, str]:
-    """Return the newest timeline of each kind among the files of a run. tinker-cookbook writes a
-    Gantt chart at regular intervals."""
+    """Return kind -> path of the newest file of this kind (such as `Gantt chart`), for the
+    timelines that tinker-cookbook has written for a run."""
     newest: dict[str, str] = {}
     for path in sorted(paths, key=_by_number):
         name = path.rpartition("/")[2]
@@ -69,15 +69,15 @@ def _by_number(path: str) -> list[str | int]:
 
 
 def _part(key: str) -> str | None:
-    """Return the name of the part whose seconds the metric records, or None."""
+    """Return the part of a step whose seconds the metric `key` records; None for other metrics."""
     if not key.startswith(_PREFIX) or key.endswith(_NOT_SUMS):
         return None
     return key.removeprefix(_PREFIX).removesuffix(_SUM)
 
 
 def of_rows(rows: Sequence[Mapping[str, object]]) -> StepTimes | None:
-    """Return the division of the step time that `rows` have recorded; None if the rows have not
-    recorded the time of steps and of parts."""
+    """Return the step times that `rows` of metrics have recorded; None if the time of whole steps
+    or the time of parts is missing."""
 
     def sums(key: str) -> tuple[float, int]:
         values = [value for row in rows if (value := as_float(row.get(key))) is not None]
@@ -88,7 +88,8 @@ def of_rows(rows: Sequence[Mapping[str, object]]) -> StepTimes | None:
 
 
 def mean_times(several: Sequence[StepTimes]) -> StepTimes | None:
-    """Return the means over runs. A part that a run does not record counts as 0 seconds."""
+    """Return the means over runs; None without runs. A part that a run has not recorded counts as 0
+    seconds."""
     if not several:
         return None
     names = dict.fromkeys(name for times in several for name in times.parts)

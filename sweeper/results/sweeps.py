@@ -34,11 +34,10 @@ _END_EVENTS = (*OUTCOMES, Event.CLAIMED)
 class Sweep:
     """A launched grid: its plan and its runs.
 
-    The plan and the states are read once, when the object is made (one file and one listing).
-    Results are read on demand, or taken from the cache `memory`. Runs that have events but are not
-    in the plan are left out. `on_error` is called with errors about unreadable files if other data
-    can be shown; without `on_error`, the errors are raised. Raises `NotFound` if the sweep does not
-    exist, `StoreError` if its plan is damaged.
+    The plan and the states are read once, when the object is made. Results are read on demand, or
+    taken from the cache `memory`. Runs that have events but are not in the plan are left out.
+    Errors about unreadable files of runs are passed to `on_error`, or raised if it is None. Raises
+    `NotFound` if the sweep does not exist, `StoreError` if its plan is damaged.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Sweep:
         return None if self.plan.metric is None else self.plan.metric._asdict()
 
     def metric_of(self, stage: str | None) -> dict[str, str] | None:
-        """Return the metric of the runs of a stage."""
+        """Return the metric of the runs of a stage; None if the stage has no metric."""
         if stage not in self._metrics:
             metric = self.plan.of(stage).metric
             self._metrics[stage] = None if metric is None else metric._asdict()
@@ -82,7 +81,7 @@ class Sweep:
 
     @functools.cached_property
     def unseeded(self) -> bool:
-        """Whether the seed is only a number that distinguishes runs within their cell."""
+        """Whether the runs of a cell are replicates without a seed (`seeds: {field: none}`)."""
         return self.plan.unseeded
 
     @property
@@ -92,7 +91,7 @@ class Sweep:
 
     @property
     def race(self) -> str | None:
-        """The state of the sweep's race for seeds; None if there is no race."""
+        """A sentence about the progress of the sweep's race; None if the sweep has no race."""
         if self.plan.race is None:
             return None
         from sweeper.sweep.race import sentence  # imported late: few sweeps race
@@ -141,7 +140,7 @@ class Sweep:
         return tuple(self._by_id[above.id] for above in lineage(planned_runs[run], planned_runs))
 
     def unreadable(self, error: StoreError) -> None:
-        """Report an unreadable file; raise the error if errors are not collected."""
+        """Pass an error about an unreadable file to `on_error`, or raise it without `on_error`."""
         if self.on_error is None:
             raise error
         self.on_error(error)
@@ -199,7 +198,7 @@ class SweepRun(RecordedRun):
 
     @property
     def race(self) -> str | None:
-        """The state of the sweep's race for seeds; None if there is no race."""
+        """A sentence about the progress of the sweep's race; None if the sweep has no race."""
         return self._sweep.race
 
     def folders(self) -> list[str]:
@@ -288,9 +287,6 @@ class SweepRun(RecordedRun):
     def _launch_of(
         self, attempt: int, outcome: Outcome
     ) -> tuple[str | None, str | None, str | None]:
-        """Return the id of an attempt's launch, the digest of the attempt's program if the launch
-        did not copy the code, and the time when the attempt was opened (None: unknown). `outcome`
-        is the body of one of the attempt's events."""
         happened = self._sweep.events.get(self.id, ())
         for event in (Event.CLAIMED, Event.INTENT):
             if outcome.launch is not None or (attempt, event) not in happened:
@@ -302,9 +298,8 @@ class SweepRun(RecordedRun):
         return outcome.launch, outcome.program, outcome.time
 
     def used(self, attempt: int) -> Used:
-        """Return the usage in the outcome of an attempt, cached as long as the outcome's file is
-        unchanged. If no outcome has recorded usage, return the usage that the worker last
-        reported."""
+        """Return the usage in the outcome of an attempt. If no outcome has recorded usage, return
+        the usage that the worker last reported."""
         happened = self._sweep.events.get(self.id, ())
         events = [event for event in OUTCOMES if (attempt, event) in happened]
         used_of: list[Used] = []
@@ -332,7 +327,8 @@ class SweepRun(RecordedRun):
         return read_heartbeat(self.store, self.sweep_folder.heartbeat(self.id, attempt))
 
     def ended(self, attempt: int) -> Outcome:
-        """Return the body of the most informative event of an attempt; empty without one."""
+        """Return the body of an attempt's most informative event; `NOTHING` without readable
+        events."""
         happened = self._sweep.events.get(self.id, ())
         for event in (event for event in _END_EVENTS if (attempt, event) in happened):
             with suppress(NotFound):
@@ -370,14 +366,14 @@ class SweepRun(RecordedRun):
 
     @property
     def provenance(self) -> dict[str, object]:
-        """The provenance of code and packages, recorded at the launch that started the deciding
-        attempt, or at the last launch if the run has not started."""
+        """The provenance of the code and packages that the run used. If the run has not started, or
+        its provenance is unknown, this is the provenance of the last launch."""
         origin = self.origin
         return dict(self._sweep.plan.provenance or {}) if origin is None else origin.record
 
     @property
     def command(self) -> list[str] | None:
-        """The command of the deciding attempt; None if the recipe is not a command."""
+        """The command that the run executes; None if the recipe is not a command."""
         template = self._sweep.plan.recipe_of(self.stage).command
         if template is None:
             return None
@@ -389,12 +385,12 @@ class SweepRun(RecordedRun):
 
     @property
     def unseeded(self) -> bool:
-        """Whether the seed is only a number that distinguishes the run within its cell."""
+        """Whether the run is a replicate without a seed (`seeds: {field: none}`)."""
         return self._sweep.unseeded
 
     @property
     def retired_ones(self) -> int:
-        """The number of started runs of the sweep that are no longer in the grid."""
+        """The number of the sweep's runs that have started and are no longer in the grid."""
         return sum(run.retired and run.attempts > 0 for run in self._sweep.runs)
 
     @property
@@ -419,7 +415,7 @@ class SweepRun(RecordedRun):
         return self.backend_of(self.attempts) if self.launch.backends and self.attempts else None
 
     def backend_of(self, attempt: int) -> str:
-        """Return the backend of an attempt, cached as long as its intent file is unchanged."""
+        """Return the backend of an attempt; the sweep's first backend if no backend is recorded."""
         first = self.launch.places[0]
         if not self.launch.backends:
             return first
@@ -440,7 +436,7 @@ class SweepRun(RecordedRun):
 
     @property
     def events(self) -> list[tuple[int, Event]]:
-        """The events of the run, sorted by attempt and precedence."""
+        """The events of the run, sorted by attempt, and then in the order of `Event`."""
         order = list(Event)
         events = self._sweep.events.get(self.id, set())
         return sorted(events, key=lambda pair: (pair[0], order.index(pair[1])))

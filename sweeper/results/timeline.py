@@ -62,7 +62,7 @@ def _spans(run: SweepRun, now: datetime) -> Iterator[TraceEvent]:
 
 
 def _pauses(pauses: Sequence[Paused], started: datetime, ended: datetime) -> Iterator[TraceEvent]:
-    """Yield the pauses of an attempt, cut to its span, because viewers show only nested spans."""
+    """Yield the pauses of an attempt, each shortened to the time between `started` and `ended`."""
     for pause in pauses:
         since = _time(pause.since or None)
         if since is None:

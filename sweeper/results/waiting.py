@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class Live(Generic[T]):
-    """A loop that reads something, shows the result, and pauses, until `ended` is true for the
-    result. `status --follow`, `logs --follow`, the view of `watch`, and `wait` use it.
+    """A loop that calls `read`, shows the result, and pauses. The loop ends when `ended` returns
+    True for a result. `status --follow`, `logs --follow`, the view of `watch`, and `wait` use it.
 
     `pause` returns the seconds until the next poll. After a slow poll, the pause is at least
     `share` times the duration of the poll. If a store no longer answers, the error is reported once
@@ -78,8 +78,8 @@ class Live(Generic[T]):
 
 def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
     """Wait at most `timeout` seconds until a sweep is no longer running, and return the sweep's
-    status. `finished` is False if the time is up, or if the launcher ended before all runs had
-    ended. Raises `NotFound`, `StoreError`."""
+    status. Its field `finished` tells whether all runs have ended. Raises `NotFound` if there is no
+    such sweep, `StoreError` if the sweep cannot be read."""
     return _live_status(sweep, root).run(timeout)
 
 
@@ -109,5 +109,6 @@ def status(sweep: str, *, root: str | None = None) -> Status:
 
 
 def find_sweep(name: str, root: str | None) -> Sweep:
-    """Return the sweep called `name` below a root. Raises `NotFound`, `StoreError`."""
+    """Return the sweep called `name` in the store `root` (None: the default store). Raises
+    `NotFound` if there is no such sweep, `StoreError` if the sweep cannot be read."""
     return Registry(root or default_root()).sweep(name)

@@ -37,7 +37,7 @@ class Adapter(NamedTuple):
 def choose(run: RecordedRun, checkpoint: str, *keys: str) -> Row:
     """Return the record of a run's checkpoint. `checkpoint` is `final`, `best` (by the metric) or a
     checkpoint's name. Only records with an address under one of `keys` (default: `STATE`) are
-    considered. Raises `NotFound`."""
+    considered. Raises `NotFound` if there is no such record."""
     keys = keys or (STATE,)
     records = [r for r in run.checkpoint_records() if any(r.get(key) for key in keys)]
     name = f"{run.sweep}/{run.name}"
@@ -60,7 +60,7 @@ def choose(run: RecordedRun, checkpoint: str, *keys: str) -> Row:
 def download(service: Service, path: str, folder: str) -> Adapter:
     """Download the adapter of a checkpoint to a new folder, in PEFT's format. Raises `NotFound` if
     the service no longer has the checkpoint, `EnvironmentFailure` if the download fails. The SDK
-    runs in a separate process, because the SDK may abort its process at the exit."""
+    runs in a separate process, because the SDK may abort the process that uses it."""
     # The SDK would retry for minutes. This request fails at once.
     service.ask("weights_info", "checkpoint", method="POST", body={"tinker_path": path})
     done = subprocess.run(
@@ -78,7 +78,6 @@ def download(service: Service, path: str, folder: str) -> Adapter:
 
 
 def _export(url: str, path: str, folder: str) -> None:
-    """Have the service export the checkpoint, download the files, and delete the export."""
     import tinker
 
     client = tinker.ServiceClient(base_url=url)
@@ -128,9 +127,9 @@ def _base_model(folder: str) -> str:
 
 
 def find_cookbook(python: str | None) -> str:
-    """Return the path of the interpreter `python` (None: the interpreter of this process). Raises
-    `UsageError` if there is no interpreter `python`, or if the interpreter of this process lacks
-    tinker-cookbook."""
+    """Return the path of the interpreter `python`, or of this process's own interpreter if `python`
+    is None. Raises `UsageError` if `python` does not exist, or if this process's own interpreter
+    lacks tinker-cookbook."""
     from sweeper.recipe.reference import find_python
 
     if python is not None:
@@ -162,7 +161,6 @@ def by_cookbook(
 
 
 def _main() -> int:
-    """Download the checkpoint that the request on standard input names. Return the exit code."""
     try:
         _export(**json.loads(sys.stdin.read()))
     except Exception as error:  # noqa: BLE001  (from the SDK, the network or the disk)

@@ -76,8 +76,8 @@ class _Test(Condition):
 
 @dataclass(frozen=True)
 class _Compared(_Test):
-    """A comparison. Between values without an order, `<`, `<=`, `>` and `>=` are false: a string
-    and a number, true and a number, or null and anything."""
+    """A comparison. `<`, `<=`, `>` and `>=` are false if the values have no order. Examples are a
+    string and a number, a boolean and a number, and null and any value."""
 
     operator: str
     value: Scalar
@@ -152,8 +152,8 @@ def check_keys(
     views: Sequence[Mapping[str, object]],
     records: Sequence[Mapping[str, object]],
 ) -> None:
-    """Raise `UsageError` if there are runs and one of the keys is missing from all of them. `views`
-    are the values of each run by key."""
+    """Raise `UsageError` if there are runs and one of the keys is missing from all runs. `views`
+    has the values of each run by key, `records` the record of each run."""
     known_keys = {key for view in views for key in view}
     for key in sorted(set(keys) - known_keys) if records else ():
         import difflib  # imported late: only needed for wrong conditions
@@ -170,8 +170,8 @@ def check_keys(
 
 
 def keyed(record: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of a run by the keys that conditions may use. These are the keys of the
-    run's configuration and of `record`."""
+    """Return a run's values by the keys that conditions may use: the fields of `record`, and the
+    keys of the run's configuration, with or without the prefix `config.`."""
     config = table_of(record["config"])
     config = {**config, **dict(dotted(config))}  # as `show` prints the key
     fields = {key: value for key, value in record.items() if key != "config"}
@@ -182,8 +182,8 @@ def keyed(record: Mapping[str, object]) -> dict[str, object]:
 
 
 class _Token(NamedTuple):
-    """A token. `kind` is "op", "sign" (a parenthesis or a comma), "text" (quoted), "word", or "end"
-    after the last token."""
+    """A token. `kind` is "op" (a comparison), "sign" (a parenthesis or a comma), "text" (in
+    quotes), "word", or "end" (the end of the condition)."""
 
     kind: str
     text: str
@@ -245,7 +245,6 @@ class _Parser:
         return token
 
     def _took(self, word: str) -> bool:
-        """Consume the next token if it is this keyword or sign. Return whether it is."""
         if not self._next.says(word):
             return False
         self._at += 1
