@@ -24,8 +24,8 @@ _LARGEST = 1e6
 
 
 class Price(NamedTuple):
-    """Dollars per million tokens of one model, by kind of token; None if unknown. `dates` has the
-    date of each known price, by the same kinds."""
+    """Dollars per million tokens of one model. A field is None if the price is unknown. `dates`
+    maps the names of the other fields to the dates of their prices."""
 
     prefill: float | None = None
     cached: float | None = None
@@ -45,7 +45,7 @@ class Price(NamedTuple):
         return ", ".join((*older, *newest))
 
     def of(self, date: str) -> "Price":
-        """Return these prices, each with `date`."""
+        """Return a copy in which each known price has the date `date`."""
         kinds = (kind for kind in KINDS if getattr(self, kind) is not None)
         return self._replace(dates=dict.fromkeys(kinds, date))
 
@@ -72,8 +72,8 @@ class Prices(NamedTuple):
 
 
 class Amount(NamedTuple):
-    """The cost in `usd` of the models with a price, and the `unpriced` models, which are not
-    included. `dates` are the dates of the prices used, oldest first."""
+    """The cost in dollars (`usd`) of the models with a known price. `unpriced` are the models
+    without a price. `dates` are the dates of the prices used, oldest first."""
 
     usd: float
     unpriced: tuple[str, ...] = ()
@@ -117,14 +117,15 @@ def money(usd: float) -> str:
 
 
 def users_file() -> str:
-    """Return the path of the user's own table, next to the configuration file."""
+    """Return the path of the user's price table, in the folder of sweeper's configuration file."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(folder, "sweeper", "prices.json")
 
 
 def load() -> Prices:
-    """Return the prices of the package's table and of the user's table, if there is one. The newer
-    of two prices is used. Raises `UsageError` if a table cannot be read."""
+    """Return the package's prices, updated by the user's price table if the file exists. For each
+    model and kind of token, the newer price is used. Raises `UsageError` if a table cannot be
+    read."""
     package = _load(os.path.join(os.path.dirname(__file__), "prices.json"))
     path = users_file()
     if not os.path.exists(path):
@@ -226,14 +227,13 @@ def read(data: bytes, path: str, date: str | None = None) -> Prices:
 
 
 def with_rows(document: object) -> object:
-    """Return a price table as an object with the key `models`. Tinker publishes only a list of
-    rows."""
+    """Put a list of rows, as Tinker publishes it, into an object under the key `models`. Return any
+    other document unchanged."""
     return {"models": document} if is_list(document) else document
 
 
 def _order(date: str) -> tuple[bool, str]:
-    """Return the sort key of a date. An unknown date counts as the newest, since a table without a
-    date was written by hand."""
+    """Return the sort key of a date. An unknown date counts as the newest."""
     return date == _NO_DATE, date
 
 

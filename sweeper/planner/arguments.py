@@ -35,8 +35,6 @@ def planned_by(arguments: argparse.Namespace) -> Plan:
 
 
 def _with_budget(planned: Plan, text: str) -> Plan:
-    """Return the plan with the limits of `--budget`. Other limits of the plan's budget stay. Raises
-    `GridError`."""
     problems = Problems()
     limits = {key.strip(): value for key, _, value in (p.partition("=") for p in text.split(","))}
     before = {} if planned.budget is None else planned.budget.document()

@@ -18,8 +18,8 @@ _NONE: object = object()
 
 
 class Named(NamedTuple):
-    """The runs of a grid, in the order of its cells, and its axes with their values. The seed is
-    not among the axes."""
+    """The runs of a grid, in the order of its cells. `axes` maps each axis to its values. An
+    axis of seeds is left out."""
 
     runs: tuple[Run, ...]
     axes: dict[str, list[object]]
@@ -102,13 +102,12 @@ class _Naming:
                 )
 
     def _seeded(self, config: Mapping[str, object]) -> str | None:
-        """Return the seed field if it has an integer in this configuration, else None."""
         field = self.seed_field
         return field if field is not None and type(config.get(field)) is int else None
 
     def _values(self, config: Mapping[str, object], left_out: str | None) -> str:
-        """Return the values of a configuration as text for a run's id, without the key
-        `left_out`."""
+        """Return the values of a configuration, without the key `left_out`, as text for a run's
+        id."""
         shape = (left_out, *config)
         columns = self._columns.get(shape)
         if columns is None:
@@ -125,8 +124,7 @@ class _Naming:
 
 
 class _Names:
-    """The names of cells. Cells that differ only in the seed share a name. Other cells have
-    different names, even if case is ignored."""
+    """The names of cells. No two cells have names that are equal or differ only in case."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -147,8 +145,8 @@ class _Names:
 
 
 def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
-    """Return the declared axes with their distinct values, in the grid's order. An axis of `when`
-    is left out if its condition never holds."""
+    """Return the declared axes with their distinct values, in the grid's order. An axis in an entry
+    of `when` is left out if the entry's condition never holds."""
     values_of: dict[str, dict[str, object]] = {}
     used_blocks = {id(block) for block in grid.blocks}
     if grid.whens:
@@ -178,14 +176,14 @@ def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]
 
 
 def _given_keys(grid: Grid) -> list[str]:
-    """Return the keys in which cells may differ: those of axes, then those of included cells."""
+    """Return the keys of the grid's axes, then the other keys of included cells."""
     keys = [key for block in grid.every_block() for key in block.axes]
     return list(dict.fromkeys([*keys, *(key for entry in grid.include for key in entry)]))
 
 
 def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str) -> Iterator[str]:
-    """Yield the label of each point's cell: the keys that vary, with their values, or "" if none
-    varies. No label uses `word` as a key."""
+    """Yield the label of each point's cell: the keys that vary, with their values, or "" if no key
+    varies. No key is abbreviated to `word`, which is the label of the seed."""
     included = len(points) - len(grid.include)
     chosen = [_values(point, keys) for point in points[included:]]
     parts: dict[str, dict[str, str]] = {}
@@ -218,8 +216,8 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
 
 
 def _written(grid: Grid) -> dict[str, dict[str, str]]:
-    """Return the spelling of numbers in the grid, by key, and then by the canonical text of the
-    number."""
+    """Map each key, and then the canonical text of a number, to the number as written in the
+    grid."""
     given = [pair for block in grid.every_block() for pair in block.axes.items()]
     single = [*grid.include, grid.base, grid.fixed, *(when.base for when in grid.whens)]
     given += [(key, (setting,)) for settings in single for key, setting in settings.items()]

@@ -83,8 +83,8 @@ def check_placeholders(grid: Grid, runs: Sequence[Run], problems: Problems) -> N
 
 
 def command_warnings(grid: Grid, elsewhere: Collection[str] = ()) -> Iterator[str]:
-    """Yield warnings about values, seeds and folders that a command does not pass to its program.
-    `elsewhere` are the keys that other stages use."""
+    """Yield warnings about values, seeds and run folders that a command does not use. `elsewhere`
+    are the keys that other stages use."""
     if grid.command is None:
         return
     used = used_keys(grid)
@@ -121,8 +121,7 @@ def _unused_values(grid: Grid, used: Reach) -> Iterator[str]:
 
 
 def _single(grid: Grid) -> Iterator[tuple[str, Setting]]:
-    """Yield each key that has a single value in the base, the command line, a condition or an
-    included cell, with its first setting."""
+    """Yield each key that has a value outside the axes, with one setting of the key."""
     seen: set[str] = set()
     parts = (grid.fixed, grid.base, *(when.base for when in grid.whens), *grid.include)
     for key, setting in (pair for part in parts for pair in part.items()):
@@ -132,8 +131,8 @@ def _single(grid: Grid) -> Iterator[tuple[str, Setting]]:
 
 
 def _reads(grid: Grid, name: str) -> bool:
-    """Return whether the command, its environment or a script that it names contains the text
-    `SWEEPER_<name>`."""
+    """Return whether the text `SWEEPER_<name>` occurs in the command, in `launch.env` or in a
+    script that the command names."""
     variable = f"SWEEPER_{name}"
     words = [*(grid.command or ()), *grid.launch.env.values()]
     return any(variable in text for text in (*words, *_sources(grid)))
@@ -185,8 +184,8 @@ _PLACES = {
 
 
 class Checked(NamedTuple):
-    """The result of a check: the recipe, warnings, notes from the recipe, the recipe's estimates of
-    the usage of runs (by the run's number), and the place in the grid of each model's name."""
+    """The result of a check. `notes` come from the recipe. `estimates` maps the number of a run to
+    the run's estimated usage. `model_places` maps a model's name to its place in the grid."""
 
     recipe: Recipe
     warnings: tuple[str, ...]
@@ -210,8 +209,8 @@ def check(
 
 
 def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Problems) -> None:
-    """Let the recipe check the readable part of a grid with mistakes, so that all mistakes are
-    reported at once. Mistakes that may be consequences of others are left out."""
+    """Let the recipe check the points of a grid that has mistakes. Only problems with one key of
+    one point are added, since the grid's mistakes may cause other problems."""
     if grid.recipe is None or points is None:
         return
     try:
@@ -227,8 +226,7 @@ def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Pr
 
 
 def fields_of(grid: Grid) -> Mapping[str, object]:
-    """Return the fields of a grid's recipe; empty if it cannot be inspected, which `check`
-    reports."""
+    """Return the fields of a grid's recipe, or {} if the recipe cannot be inspected."""
     try:
         return _inspect(grid, [], validate=True).recipe.takes
     except RecipeError:
@@ -368,8 +366,8 @@ class _Check:
         self.problems.add(place or grid.places["recipe"], message)
 
     def _advice(self, run: Run, key: str, place: Place | None, recipe: Recipe | None) -> str:
-        """Return a suggestion for a value that the recipe refuses, as the end of a message; "" if
-        there is none."""
+        """Return a suggestion to append to the message about a refused value, or "" if there is
+        none."""
         first, value = key.partition(".")[0], run.config.get(key)
         overridden = place is not None and place.source.startswith("override ")
         if recipe is None or not recipe.takes:
@@ -428,8 +426,8 @@ class _Check:
             self.problems.add(place, f"launch.requirements: {mistake}")
 
     def _check_trackers(self, recipe: Recipe) -> None:
-        """Check that the recipe's interpreter has the trackers' packages. For a command, warn that
-        sweeper does not send its metrics to them."""
+        """Check that the recipe's interpreter has the trackers' packages. If the grid has a
+        command, only warn that sweeper sends no metrics to the trackers."""
         track = [name for name in self.grid.track if name != "wandb"]
         if not track:
             return

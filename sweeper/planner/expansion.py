@@ -54,9 +54,8 @@ def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int 
 
 
 def expand_some(grid: Grid) -> list[Point] | None:
-    """Return some points of a grid that has mistakes; None if the grid has too many points. Points
-    with values that depend on the seed are left out. No mistakes are noted, since they may be
-    consequences of the grid's mistakes."""
+    """Return some points of a grid that has mistakes, or None if the grid has too many points.
+    Points with values that depend on the seed are left out. No mistakes are reported."""
     product = Product(grid, Problems(), [])
     if count_points(grid) > MAX_RUNS or product.overflows():
         return None
@@ -64,7 +63,7 @@ def expand_some(grid: Grid) -> list[Point] | None:
 
 
 def _lone_values(grid: Grid) -> Iterator[str]:
-    """Yield warnings about axes with one value, except an axis of seeds."""
+    """Yield a warning for each axis that has one value and is not an axis of seeds."""
     for block in grid.every_block():
         for key, settings in block.axes.items():
             replicates = key == "seed" and bool(_integers(settings))
@@ -73,8 +72,8 @@ def _lone_values(grid: Grid) -> Iterator[str]:
 
 
 def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
-    """Make the values of an axis `seed` the seeds of all cells, with a warning. If other axes
-    vary together with it, only warn."""
+    """Use the values of an axis `seed` as the seeds of all cells, and add a warning. If other axes
+    are in the same block, add only the warning."""
     for block in grid.blocks:
         settings = block.axes.get("seed")
         integers = _integers(settings or ())

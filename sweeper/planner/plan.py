@@ -25,13 +25,12 @@ def plan(
     *,
     validate: bool = True,
 ) -> Plan:
-    """Make the plan of a grid, given as a file's path or as a mapping.
+    """Make the plan of a grid. `source` is the path of a file, the address of a file in a store, or
+    a mapping.
 
-    A path may be the address of a file in a store. `overrides` are written as on the command
-    line (`["max_steps=5", "~lr"]`, or one string), or are a mapping in which a list sets an
-    axis. Without `validate`, the recipe is not imported. Names and ids stay the same, but a
-    stage is refused if only its recipe knows the fields with which it continues from its
-    parents. Raises `GridError`.
+    `overrides` are written as on the command line (`["max_steps=5", "~lr"]`, or one string). In a
+    mapping of overrides, a list sets an axis. Without `validate`, the recipe is not imported, and a
+    stage must itself set the fields for its parents' checkpoints. Raises `GridError`.
     """
     problems = Problems()
     grid = read_grid(_fetched(source), overrides or (), problems)
@@ -66,8 +65,8 @@ def plan(
 
 
 def _with_race(plan: Plan, seeds: Seeds | None) -> Plan:
-    """Return the plan without the runs that only a race may add later, if the grid has a race.
-    Raises `GridError`."""
+    """Move the runs that a race may add later from the plan's runs to its `race`. If the grid has
+    no race, return the plan unchanged. Raises `GridError`."""
     if seeds is None or seeds.least is None:
         return plan
     counts: Counter[str] = Counter()
@@ -84,7 +83,7 @@ def _with_race(plan: Plan, seeds: Seeds | None) -> Plan:
 
 
 def _without_runs(grid: Grid) -> Plan:
-    """Return a plan with the grid's sections, still without recipe, axes and runs."""
+    """Return a plan with the settings of the grid, and without recipe, axes and runs."""
     return Plan(
         name=grid.name,
         recipe=NO_RECIPE,
@@ -110,8 +109,8 @@ def _without_runs(grid: Grid) -> Plan:
 def _fetched(
     source: "str | os.PathLike[str] | Mapping[str, object]",
 ) -> "str | os.PathLike[str] | Mapping[str, object] | GridText":
-    """Return the text of a grid in a store if `source` is its address, such as the next grid that a
-    report proposes. Return any other `source` unchanged."""
+    """Return the text of the grid if `source` is an address in a store, else return `source`.
+    Raises `GridError` if the grid cannot be read."""
     if not isinstance(source, str) or "://" not in source:
         return source
     from sweeper.store.opening import open_store
@@ -127,12 +126,11 @@ def _fetched(
 
 
 def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
-    """Return warnings about runs that differ from recorded ones only because the grid now gives a
-    value that is the recipe's default, such as `lora_rank: 8` where the key was missing before.
+    """Return warnings about new runs that differ from recorded runs only in values that equal the
+    recipe's defaults. An example is `lora_rank: 8` if the recorded runs did not set this key.
 
-    A run's id is made from the values that the grid gives, so these are new runs, which train
-    again. They do not count as the recorded runs, since the default may have been different when
-    the recorded runs trained.
+    A run's id is made from the values that the grid sets, so these runs train again. The recorded
+    results are not used, since the defaults may have changed since then.
     """
     if plan.stages or recorded.stages:
         names = [stage.name for stage in plan.stages if recorded.stage(stage.name)]

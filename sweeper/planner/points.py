@@ -8,8 +8,8 @@ from sweeper.grid.blocks import Block, Setting
 
 
 class Row(NamedTuple):
-    """One choice of a block, or the settings of an entry of `when` or `include`. `given` has the
-    values of `settings` by dotted key. `refers`: some of these values contain references."""
+    """One choice of a block, or the single values of an entry of `when` or `include`. `given` has
+    the values of `settings` by dotted key. `refers` is True if a value contains a reference."""
 
     settings: dict[str, Setting]
     given: dict[str, object]
@@ -31,9 +31,9 @@ def rows_of(block: Block) -> tuple[Row, ...]:
 
 
 class Point(NamedTuple):
-    """One cell: its configuration with dotted keys, the rows chosen for it, and the keys whose
-    values depend on the seed (`pending`). `configs` are the configurations of its runs, if they
-    differ from `config`."""
+    """One cell. `config` has dotted keys, `rows` are the rows chosen for the cell, and `pending`
+    are the keys whose values depend on the seed. `configs` has one configuration per run if seeds
+    change the configuration, else it is empty."""
 
     config: dict[str, object]
     rows: tuple[Row, ...]
@@ -42,8 +42,8 @@ class Point(NamedTuple):
 
 
 class Expanded(NamedTuple):
-    """An expanded grid: its points, and warnings for people. In `grid`, an axis over the seed was
-    replaced by `seeds`."""
+    """The points of a grid, and warnings for people. If a block had only an axis `seed`, its values
+    are now in `grid.seeds`."""
 
     grid: Grid
     points: tuple[Point, ...]
@@ -56,9 +56,9 @@ class Expanded(NamedTuple):
 
 
 def place_of(grid: Grid, point: Point, key: str) -> Place | None:
-    """Return the place where the value of a key at a point was written, or None if the grid does
-    not give the key. If a reference to a mapping has made the key, this is the place of the
-    reference."""
+    """Return the place where the value of a key at a point was written. If the grid gives only a
+    parent of the key (`a` of `a.b`), return the parent's place. Return None if the grid gives
+    neither."""
     while True:
         if key in grid.fixed:
             return grid.fixed[key].place

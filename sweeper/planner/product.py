@@ -42,7 +42,7 @@ class _TooMuch(Exception):
 
 class Product:
     """A maker of the points of a grid. `replicates` is the number of runs of each point.
-    `cut_short`: points are missing because of mistakes. `warnings` are complete after the last
+    `cut_short` is True if mistakes prevented some points. `warnings` is complete after the last
     point."""
 
     def __init__(
@@ -67,9 +67,8 @@ class Product:
         self._rule_keys = {tuple(sorted(rule)) for rule in self._rules}
 
     def overflows(self) -> bool:
-        """Return whether there are too many points or they take too much work, and note a mistake
-        if so. Points are counted without keeping them. They are not counted if the product of all
-        axes is small enough."""
+        """Note a mistake and return True if there are too many points, or if making the points is
+        too much work. Otherwise return False."""
         sizes = [len(rows) for rows in self._blocks]
         sizes += [len(rows) for when in self._whens for rows in when.blocks]
         each = self._cost(self._known) + _RESOLVED_COST * len(self._whens)
@@ -84,8 +83,8 @@ class Product:
         return False
 
     def _cost(self, config: Collection[str]) -> int:
-        """Return the work of a point with these keys, without the work for long values made from
-        references."""
+        """Return the work of a point with these keys. Long values made from references do not
+        count."""
         rules, references = len(self._rule_keys), len(self._referring)
         return len(config) * self._replicates + _RULE_COST * rules + _RESOLVED_COST * references
 
@@ -161,8 +160,8 @@ class Product:
         rows: tuple[Row, ...],
         applied: tuple[int, ...],
     ) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
-        """Apply the entries of `when` to a point, from entry `number` on, and yield the resulting
-        points. The depth of the recursion is at most the number of entries, at most 100."""
+        """Apply the entries of `when`, starting with entry `number`, to the configuration of a
+        point. Yield the resulting configurations and their rows."""
         for index in range(number, len(self._whens)):
             when = self._whens[index]
             self._charge(_RESOLVED_COST)
@@ -292,8 +291,8 @@ class Product:
             self.problems.add(place, f"{label}: {error}{suggestion}")
 
     def _usable_rules(self) -> Iterator[dict[str, Setting]]:
-        """Yield the rules of `exclude` that can match. Note unknown keys as mistakes, unless the
-        command line has dropped them."""
+        """Yield the rules of `exclude` that can match. Note unknown keys in the other rules as
+        mistakes, or only warn if the command line dropped the keys."""
         for rule in self.grid.exclude:
             unknown = [key for key in rule if key not in self._known]
             for key in unknown:
@@ -351,9 +350,8 @@ class Product:
 
 
 class _When(NamedTuple):
-    """An entry of `when`, prepared for the expansion. `clears` are the keys that it replaces: its
-    own, and keys above and below them. `rivals` are the numbers of earlier entries that set some of
-    the same keys."""
+    """An entry of `when`, prepared for the expansion. `clears` are the keys whose values the entry
+    replaces. `rivals` are the numbers of earlier entries that set some of the same keys."""
 
     when: When
     base: Row
@@ -384,7 +382,7 @@ def _referring(grid: Grid) -> dict[str, None]:
 
 
 def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
-    """Return the keys that cells other than included ones may have."""
+    """Return the keys that cells may have. Included cells are ignored."""
     blocks = [*grid.blocks, *(block for when in whens for block in when.blocks)]
     axes = {
         leaf
@@ -398,8 +396,7 @@ def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
 
 
 class Exclusion:
-    """The `exclude` rules, indexed by the values of their keys, so that thousands of rules are
-    fast."""
+    """The `exclude` rules, indexed by their values so that a lookup is fast."""
 
     def __init__(self, rules: Sequence[dict[str, Setting]]) -> None:
         self._by_keys: dict[tuple[str, ...], dict[tuple[str, ...], int]] = {}

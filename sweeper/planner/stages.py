@@ -37,7 +37,7 @@ def _the_first(choice: Choice) -> Sequence[str]:
 
 
 class _Planned(NamedTuple):
-    """A planned stage. `runs` are the runs of its own grid, not yet combined with parents."""
+    """A planned stage. `runs` are the runs of the stage's own grid, without its parents' runs."""
 
     grid: StageGrid
     stage: Stage
@@ -53,8 +53,8 @@ def check_readable_stages(grid: Grid, problems: Problems) -> None:
 
 
 def with_stages(grid: Grid, plan: Plan, problems: Problems, *, validate: bool) -> Plan:
-    """Return the plan with its stages, and with the runs that are known before any run has ended.
-    Raises `GridError` with all mistakes."""
+    """Return the plan with its stages, and with all runs that do not depend on results of other
+    runs. Raises `GridError` with all mistakes."""
     return _Planning(grid, plan, problems, validate).all()
 
 
@@ -100,8 +100,7 @@ class _Planning:
         return (run for done in self.done.values() if not done.grid.takings for run in done.runs)
 
     def _add(self, stage: StageGrid) -> None:
-        """Plan one stage. The stages whose runs it takes must be planned already. Raises
-        `GridError`."""
+        """Plan one stage. Its parent stages must be planned already. Raises `GridError`."""
         if stage.takings and not stage.references:
             stage = self._with_default_references(stage)
         expanded, baseline = expand_with_baseline(stage.grid, self.problems)
@@ -144,8 +143,8 @@ class _Planning:
         self.done[stage.name] = _Planned(stage, planned._replace(recipe=checked.recipe), runs)
 
     def _with_default_references(self, stage: StageGrid) -> StageGrid:
-        """Make a stage without references to its parents continue from their weights, if its recipe
-        has the fields for that (`_GOES_ON`)."""
+        """Let the fields in `_GOES_ON` refer to the parents' checkpoints. Fields that the recipe
+        lacks or the stage sets are skipped."""
         grid = stage.grid
         given = {key for setting in grid.every_setting() for key in setting.given}
         if grid.recipe is None or _GOES_ON.keys() <= given:
@@ -181,14 +180,14 @@ class _Planning:
         return None
 
     def _compares_with_base(self, stage: StageGrid) -> bool:
-        """Return whether a stage takes the base model and has it as its baseline."""
+        """Return whether the base model is both a source and the baseline of a stage."""
         baseline = stage.grid.baseline
         takes_base = any(taking.source.base for taking in stage.takings)
         return baseline is not None and baseline.is_base_model and takes_base
 
     def _base_baseline(self, stage: StageGrid, planned: Stage) -> Baseline | None:
-        """Return the cell of the base model's runs as the baseline. Note a mistake if there are
-        several."""
+        """Return the cell of the base model as the stage's baseline. If the base model has several
+        cells, note a mistake and return None."""
         roots = [done.stage for done in self.done.values() if not done.grid.takings]
         runs = self._grow(*roots, planned._replace(sources=(Source(base=True),))).runs
         cells = list(dict.fromkeys(run.cell for run in runs if run.stage == stage.name))
@@ -201,14 +200,14 @@ class _Planning:
         return None
 
     def _grow(self, *stages: Stage, chosen: Taken = _nothing_chosen) -> Growth:
-        """Make the runs of these stages, as far as they are known. `chosen` returns the runs that a
-        stage takes from another stage, or None if they are not known yet."""
+        """Make the runs of these stages that are already known. `chosen` returns the runs that a
+        stage takes from another stage, or None if these runs are still unknown."""
         recipe = stages[0].recipe
         plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._root_runs()))
         return grow(plan, chosen)
 
     def _runs_of_first_parents(self, stage: Stage) -> tuple[Run, ...]:
-        """Return the runs of a stage that are made with the first possible parent."""
+        """Return the runs that a stage would have with its first possible parent run."""
         sources = [source for source in stage.sources if not source.base] or stage.sources
         stages = (*self._first_sources(stage), stage._replace(sources=sources[:1]))
         growth = self._grow(*stages, chosen=_the_first)
@@ -216,8 +215,8 @@ class _Planning:
         return tuple(runs[: len(stage.runs)])
 
     def _first_sources(self, stage: Stage) -> Iterator[Stage]:
-        """Yield the planned stages, each with its first source only, since all sources may give
-        many runs. A stage from which a run is taken by name keeps all sources, as do its
+        """Yield the planned stages. Each has only its first source, which limits the number of
+        runs. A stage from which a run is taken by name keeps all sources, and so do the stage's
         ancestors."""
         planned = [done.stage for done in self.done.values()]
         takes = [
@@ -335,8 +334,8 @@ class _Planning:
         return None
 
     def _known_runs(self, name: str) -> Sequence[Run] | None:
-        """Return the runs of a stage, or None if some of them are only known when other runs have
-        ended, or if the grid has too many runs."""
+        """Return the runs of a stage. Return None if some runs depend on the results of other runs,
+        or if the grid has too many runs."""
         before = self.done[name]
         if not before.grid.takings:
             return before.runs
@@ -356,8 +355,8 @@ class _Planning:
         )
 
     def _within_limit(self, stage: Stage, runs: int) -> bool:
-        """Return whether the grid's runs, with those of this stage, stay within the limit. `runs`
-        is the number of runs of the stage's own grid. Runs are counted without making them."""
+        """Count the runs of a stage, and return whether the grid's total is within the limit.
+        `runs` is the number of runs of the stage's own grid, without its parents' runs."""
         self.counts[stage.name] = self._count(stage, runs)
         total = sum(self.counts.values())
         if total <= MAX_RUNS:
@@ -415,8 +414,8 @@ def _named_after(run: Run, stage: str) -> Run:
 def baseline_of(
     grid: Grid, expanded: Expanded, runs: Sequence[Run], cell: int | None
 ) -> Baseline | None:
-    """Return the baseline with which the grid's best cell is compared, or None. `cell` is the
-    number of the baseline's cell, if the baseline is a cell of the grid."""
+    """Return the baseline with which the grid's best cell is compared, or None if the grid has no
+    baseline. `cell` is the number of the baseline's cell, if the baseline is a cell of the grid."""
     if grid.baseline is None:
         return None
     if grid.baseline.sweep is not None:

@@ -38,9 +38,8 @@ _SIGKILL = 9
 def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
     """Return a configuration as `key=value` arguments for chz.
 
-    `forms` has the form of each key that is not written in the usual form `plain`. `plain` is a
-    string unchanged, or a list with commas. `literal` is a Python literal. `indexed` is a
-    separate argument for each element.
+    `forms` maps keys to forms. Other keys have the form `plain`: a string unchanged, or a list with
+    commas. `literal` is a Python literal. `indexed` is a separate argument for each element.
     """
     return [
         f"{path}={text}"
@@ -84,8 +83,9 @@ def _is_mapping(value: object) -> TypeGuard[dict[str, object]]:
 
 
 def move(root: str, copy: str) -> Callable[[str], str]:
-    """Return a function that maps paths in the checkout `root` to paths in its `copy`. The function
-    does not change other paths, nor paths that the copy lacks or only links to (`.venv`)."""
+    """Return a function that maps paths in the checkout `root` to paths in its `copy`. A path is
+    unchanged if it is outside the checkout, or if the copy lacks the file or links to it
+    (`.venv`)."""
     old, new = os.path.realpath(root), os.path.realpath(copy)
 
     def moved(path: str) -> str:
@@ -102,9 +102,9 @@ def move(root: str, copy: str) -> Callable[[str], str]:
 
 
 def move_imports(moved: Callable[[str], str]) -> None:
-    """Make this interpreter import a checkout's modules from the checkout's copy. This changes
-    the module path, and the tables of setuptools' finders for editable installs (modules
-    `__editable___*_finder`). `moved` maps paths of the checkout to paths of the copy."""
+    """Make this interpreter import the modules of a checkout from the checkout's copy. Modules of
+    editable installs (setuptools' finders) are included. `moved` maps paths of the checkout to
+    paths of the copy."""
     sys.path[:] = [moved(entry) for entry in sys.path]
     for name, module in list(sys.modules.items()):
         if not name.startswith("__editable__"):
@@ -125,12 +125,12 @@ def set_path(recipe: Located) -> None:
 
 
 def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
-    """Answer the request on stdin, which is a file. While the recipe is imported, its output goes
-    to stderr, and its standard input is empty.
+    """Answer the request in the file on stdin. While the recipe is imported, the recipe's output
+    goes to stderr, and stdin is empty.
 
-    `waits` is a descriptor. A byte from it means that the request is ready; its end means that
-    there will be no request. While the function waits, it imports `recipes` and other modules that
-    will be needed. If `waits` is None, the request is ready."""
+    If `waits` is None, the request is ready. Otherwise the descriptor `waits` delivers a byte when
+    the request is ready, or ends if there will be no request. While the function waits, it imports
+    `recipes` and other modules that a check needs."""
     import gc
     import json
 
@@ -175,12 +175,11 @@ def _beside(name: str) -> ModuleType:
 
 
 def count_usage(modules: str | None) -> None:
-    """If the worker has named a folder for counts in $SWEEPER_METER, start counting the recipe's
-    usage of the Tinker service.
+    """Start counting the recipe's usage of the Tinker service if $SWEEPER_METER names a folder for
+    the counts.
 
-    Also make a signal write the stacks of the recipe's threads to a file beside that folder.
-    After the first use of the service, add the imported modules to the list at `modules`, for
-    the fork server.
+    Also let a signal write the stacks of the recipe's threads to the file `FOLDER.stacks`. After
+    the first use of the service, add the imported modules to the list in the file `modules`.
     """
     folder = os.environ.get("SWEEPER_METER")
     if folder:
@@ -198,7 +197,7 @@ def count_usage(modules: str | None) -> None:
 def load_early(recipes: tuple[str, ...] = ()) -> set[str]:
     """Import the modules that checking a recipe needs, the modules that many recipes import, and
     the modules `recipes`. Skip a module that cannot be imported. Return the names of the new
-    packages for `forget_shadowed`, except packages of the standard library that checking needs."""
+    packages that `forget_shadowed` may unload."""
     before = set(sys.modules)
     _load(("ast", "chz"))
     needed = sys.stdlib_module_names & set(map(_package, sys.modules))
@@ -221,8 +220,8 @@ def _package(module: str) -> str:
 
 
 def forget_shadowed(names: set[str]) -> None:
-    """Unload all packages in `names` if the first folder on the module path contains one of
-    them, because a run would import that package from the folder."""
+    """Unload the packages `names` if the first folder on the module path has a module with one of
+    these names. A run would import this module instead."""
     first = sys.path[0]
     if any(
         os.path.exists(os.path.join(first, name + end)) for name in names for end in ("", ".py")
@@ -268,8 +267,8 @@ def run(path: str) -> None:
 
 
 def serve(status: str) -> None:
-    """Run the fork server, which writes its status to the file `status`. The server's loop also
-    returns in each process that it forks for a recipe; `serve` then runs the recipe."""
+    """Run the fork server, which writes its status to the file `status`. In a process that the
+    server has forked for a recipe, run the recipe."""
     for name in ("fork_protocol", "fresh_process", "own_packages"):
         _beside(name)  # fork_server imports the modules under these names.
     recipe = _beside("fork_server").serve(status, move)
@@ -278,8 +277,8 @@ def serve(status: str) -> None:
 
 
 def answer_prompts() -> None:
-    """Answer "resume" to each prompt of the recipe that contains this word, such as that of
-    tinker-cookbook's `check_log_dir` about an existing folder. Other prompts raise `EOFError`."""
+    """Answer "resume" to each prompt of the recipe that contains this word. Other prompts raise
+    `EOFError`."""
     import builtins
 
     def answered(prompt: object = "", /) -> str:
@@ -296,8 +295,8 @@ def answer_prompts() -> None:
 def die_with_parent() -> None:
     """Make the kernel kill this process when the worker dies (Linux only).
 
-    The kernel watches the *thread* that started this process, so the worker starts its child from
-    its main thread.
+    The kernel watches the *thread* that started this process, so the worker starts this process
+    from its main thread.
     """
     if not sys.platform.startswith("linux"):
         return

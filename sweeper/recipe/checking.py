@@ -35,17 +35,16 @@ Made = typing.TypeVar("Made")
 
 
 class Source(typing.Protocol[Made]):
-    """The interface of a source of configurations."""
+    """The interface of an object that makes configs from arguments."""
 
     cls: type[object]
 
     def make(self, arguments: list[str]) -> Made:
-        """Make the result from `key=value` arguments. Raises the errors of chz and of the
-        recipe."""
+        """Make a config from `key=value` arguments. Raises the errors of chz and of the recipe."""
         ...
 
     def read(self, made: Made, key: str) -> tuple[object, str]:
-        """Return the object that has the value of `key`, and the value's key within this object."""
+        """Return where `made` has the value of `key`: an object, and a key in this object."""
         ...
 
     def annotation(self, field: str) -> object:
@@ -54,7 +53,7 @@ class Source(typing.Protocol[Made]):
 
 
 class Class:
-    """A chz class as a source of configurations."""
+    """A maker of configs of a chz class."""
 
     def __init__(self, cls: type[object]) -> None:
         self.cls = cls
@@ -72,14 +71,14 @@ class Class:
 
 
 class Checker(typing.Generic[Made]):
-    """A check of configurations. `source` makes a configuration from arguments; it is a `Class`, or
-    a `function_recipes.Function`.
+    """A check of configurations. `source` makes a config from arguments; it is a `Class` or a
+    `function_recipes.Function`.
 
-    If `source` is a `Class`, a value that chz has parsed before is not parsed again. Instead, the
-    class is called with the parsed values of its fields, so all its validators run.
+    If `source` is a `Class`, chz parses each value only once. If chz has parsed all
+    values of a configuration before, the class is called with them, so that its validators run.
 
-    `filled` has the fields that the worker adds to each configuration. After `check`, `forms`
-    has the form of each key that is not written in the usual form, and `problems` has tuples:
+    `filled` has the fields that the worker adds to each configuration. After `check`, `forms` maps
+    keys to their forms if these are not the usual form. `problems` has a tuple for each problem:
     the configuration's index, the key, and the message.
     """
 
@@ -126,9 +125,6 @@ class Checker(typing.Generic[Made]):
                 index += 1
 
     def _fields(self, shape: list[str]) -> list[_Field]:
-        """Return the fields that the keys in `shape` and `filled` belong to. A field has its
-        name, the keys of `shape` that belong to it, and the index of each key's value in a row
-        of configurations."""
         fields: dict[str, dict[str, int]] = {}
         for place, key in enumerate([*self.filled, *shape], start=1 - len(self.filled)):
             below = fields.setdefault(key.partition(".")[0], {})
@@ -170,9 +166,9 @@ class Checker(typing.Generic[Made]):
         left: dict[str, object],
         texts: dict[str, str],
     ) -> None:
-        """Store the value that chz has made for each field of a configuration. `left` has the
-        keys without mistakes. A value that only contradicts another value is not stored as
-        wrong."""
+        """Store the values that chz has made for the fields of a configuration. `left` has the keys
+        without mistakes. A field is stored as `_BAD` if its value is wrong in every
+        configuration."""
         for name, keys, places in fields:
             value = self._read(made, name)
             if not all(key in left for key in keys):
@@ -189,10 +185,8 @@ class Checker(typing.Generic[Made]):
         fields: list[_Field],
         row: list[int],
     ) -> bool:
-        """Parse a configuration with chz, and report mistakes. Keys with mistakes are left out
-        until chz accepts the configuration. If another form of a key removes a mistake, use this
-        form and return True: then earlier configurations must be checked again. Otherwise return
-        False."""
+        """Parse a configuration with chz, and report mistakes. Return True if the form of a key was
+        changed: earlier configurations must then be checked again. Otherwise return False."""
         remaining = {
             key: value
             for key, value in config.items()
@@ -232,8 +226,8 @@ class Checker(typing.Generic[Made]):
         return read(*self.source.read(made, key))
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
-        """Return whether the key is not a field, or takes an object or code. If so, report the key,
-        unless it was reported before. Return False for a null value of a field."""
+        """Return whether a grid cannot give this value: the key is not a field, or it takes an
+        object or code. If so, report the key once. Null is allowed for every field."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]
@@ -254,8 +248,8 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _culprit(self, config: dict[str, object], error: Exception) -> str | None:
-        """Return the key that causes the error, or None. Without this key, there is no error or a
-        different one. Keys in the text of the error are tried first."""
+        """Return the key that causes the error, or None if no single key does. Keys in the text of
+        the error are tried first."""
         if isinstance(error, MissingBlueprintArg):
             return None
         text = str(error)
@@ -276,8 +270,8 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _try_other_forms(self, config: dict[str, object], key: str) -> bool:
-        """Try to write the value in another form. If chz reads it correctly, use this form for
-        `key` from now on, and return True."""
+        """Find another form in which chz reads the value correctly. If there is one, use this form
+        for `key` from now on and return True. Otherwise return False."""
         usual = list(self.written(key, config[key], "plain"))
         for form in _FORMS:
             if key in self.forms or list(self.written(key, config[key], form)) == usual:
@@ -396,8 +390,7 @@ def members_of(annotation: object) -> list[object]:
 
 
 def takes_object(annotation: object) -> bool:
-    """Return whether a type is a chz class or a union with one, so that a plain value would name
-    a class."""
+    """Return whether a type is a chz class, or a union that contains a chz class."""
     return any(chz.is_chz(typing.get_origin(m) or m) for m in members_of(annotation))
 
 
@@ -415,7 +408,7 @@ def takes_code(annotation: object) -> bool:
 
 def read(made: object, key: str) -> object:
     """Return an object's value at a dotted key, before mungers (chz's functions that change values)
-    have changed it. Return `_MISSING` if the object does not show such a value."""
+    have changed it. Return `_MISSING` if the object has no such value."""
     for part in key.split("."):
         if isinstance(made, (list, tuple)):
             items = typing.cast("collections.abc.Sequence[object]", made)
@@ -431,8 +424,8 @@ def read(made: object, key: str) -> object:
 
 
 def same(intended: object, parsed: object) -> bool:
-    """Return whether the value that chz has parsed equals the intended one. An integer may become a
-    float, and a list a tuple. A result of the recipe's own type (an Enum, a Path) is accepted."""
+    """Return whether the value that chz has parsed equals the intended value. An integer may become
+    a float, and a list a tuple. Any string or number may become another type (an Enum, a Path)."""
     if isinstance(parsed, (list, tuple)):
         items = list(typing.cast("collections.abc.Sequence[object]", parsed))
         return (

@@ -65,14 +65,13 @@ def checkout_of(*folders: str | None) -> str | None:
 
 
 def commit_of(root: str) -> str | None:
-    """Return the current commit of a checkout, or None."""
+    """Return the current commit of a checkout, or None if the commit is unknown."""
     commit = git(root, "rev-parse", "--verify", "HEAD")
     return commit.decode().strip() if commit else None
 
 
 def sweep_folders(root: str, names: Iterable[str]) -> set[str]:
-    """Return the folders of sweeps (of any root) that contain any of the files `names` of the
-    checkout `root`."""
+    """Return the folders of sweeps in the checkout `root` that contain any of the files `names`."""
     folders: set[str] = set()
     folders_of_sweeps: dict[str, bool] = {}
     for name in names:
@@ -111,8 +110,7 @@ class Tree:
 
     def archive(self) -> bytes:
         """Return the tree as a tar file. The same tree always gives the same bytes. Raises
-        `TooMuchError` or `UnlistedError`, since an incomplete copy would be mistaken for the
-        code."""
+        `TooMuchError` or `UnlistedError`."""
         import io
         import tarfile
 
@@ -125,8 +123,7 @@ class Tree:
         return written.getvalue()
 
     def _names(self) -> Iterator[tuple[str, int]]:
-        """Yield the paths of the files to copy, sorted, each with the maximum size in bytes up to
-        which it is copied."""
+        """Yield the path and the maximum size in bytes of each file to copy, sorted by path."""
         names, nested = self._repository("")
         while nested:
             folder = nested.pop(0)
@@ -186,9 +183,9 @@ class Tree:
         return sorted(name for name in names if not name.startswith(sweeps) and self._ours(name))
 
     def _ours(self, name: str) -> bool:
-        """Return whether a file belongs to the code of the checkout. Three kinds of files do
-        not: results in a store inside the checkout, files in `__pycache__`, and files below a
-        symbolic link to a folder, which git does not follow either."""
+        """Return whether a file belongs to the code of the checkout. Return False for results in a
+        store inside the checkout, for files in `.git` or `__pycache__`, and for files below a
+        symbolic link to a folder."""
         if not LEFT_OUT.isdisjoint(name.split("/")):
             return False
         folder = os.path.dirname(name)

@@ -51,8 +51,8 @@ def spread_keys(command: Sequence[str]) -> list[str]:
 def render_command(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
     """Fill a template: `{key}` becomes the value of `key`, `{{` and `}}` become braces.
 
-    A string is inserted unchanged, any other value as JSON (`true`, `null`, `0.0001`, `[1, 2]`). An
-    element of the template becomes one argument, whatever the value is; only `{key*}` becomes an
+    A string is inserted unchanged, any other value as JSON (`true`, `null`, `0.0001`, `[1, 2]`).
+    Each element of the template becomes one argument. Only the element `{key*}` becomes one
     argument for each item of a list. Raises `RecipeError` for a key without a value."""
     words: list[str] = []
     for element in command:
@@ -102,8 +102,8 @@ def with_pdb(command: Sequence[str]) -> list[str]:
 
 
 def render_window(template: str | None, sweep: str, run: "Run", attempt: int) -> str | None:
-    """Return the text of `launch.window` for a run, or None without a template. Runs with the same
-    text are shown together."""
+    """Return the text of `launch.window` for a run, or None without a template. In tmux, runs with
+    the same text share a window."""
     if template is None:
         return None
     about_run = {"name": run.name, "cell": run.cell, "seed": run.seed, "run": run.id}

@@ -30,8 +30,8 @@ class _Debugger(pdb.Pdb):
 
 def run(recipe: Located, beside: Callable[[str], types.ModuleType]) -> None:
     """Run the recipe under pdb, and stop at its first line and at an error. Exit with code 1 if the
-    recipe fails, or if the user quits before the recipe's end. `beside` loads a module of this
-    folder."""
+    recipe fails, or if the user quits before the recipe's end. `beside` loads a module of the
+    folder sweeper/recipe."""
     debugger = _Debugger()
     try:
         _start(debugger, recipe, beside)

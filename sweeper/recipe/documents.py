@@ -10,8 +10,8 @@ key), and the message."""
 
 
 class Packed(TypedDict):
-    """Configurations with each value written once. `shapes` are lists of keys. Each of `rows` has
-    the index of a shape, then for each key the index of its value in `values`."""
+    """Configurations with each value written once. `shapes` are lists of keys. Each row starts with
+    the index of its shape. An index in `values` follows for each key of the shape."""
 
     shapes: list[list[str]]
     values: list[object]
@@ -90,7 +90,7 @@ class Sampled(TypedDict):
 
 class Example(TypedDict):
     """An example that a run would train on. `parts` are pieces of its text; True marks a piece that
-    is trained on. `tokens` and `trained` are numbers of tokens. An RL prompt may have samples."""
+    is trained on. `tokens` and `trained` are numbers of tokens. `samples` answer a prompt."""
 
     title: str
     parts: list[tuple[str, bool]]
@@ -100,8 +100,8 @@ class Example(TypedDict):
 
 
 class Examples(TypedDict):
-    """The first examples of a run. `about` has remarks, such as what was left out. `lengths` has
-    the number of tokens of every example."""
+    """The first examples of a run. `about` are remarks for users. `lengths` has the number of
+    tokens of every example."""
 
     about: list[str]
     held_out: int
@@ -110,7 +110,7 @@ class Examples(TypedDict):
 
 
 class Answer(TypedDict, total=False):
-    """An interpreter's answer: either `error` (the error's kind and message), or the other
+    """The answer to a request: either `error` (the kind and the message), or some of the other
     fields."""
 
     error: tuple[str, str]

@@ -57,10 +57,9 @@ _CHANGED = (-1, -1)
 
 
 def serve(status: str, move: Move) -> str | None:
-    """Serve workers until no worker has connected for a minute, the folder of the file `status`
-    is gone, or a package was changed. Then return None. The function also returns in each
-    process that it has forked for a recipe, with the path of the file that describes the recipe.
-    `move` is the function of bootstrap.py."""
+    """Serve workers until no worker has connected for a minute, the folder of the file `status` is
+    gone, or a package was changed. Then return None. In a process that was forked for a recipe,
+    return the path of the file that describes the recipe. `move` is `bootstrap.move`."""
     with socket.socket(fileno=LISTENING) as listener:
         return Server(listener, status, move).loop()
 
@@ -80,8 +79,8 @@ class Server:
         self._refused: str | None = None
 
     def loop(self) -> str | None:
-        """Serve until the server has to end (see `serve`). In a process forked for a recipe,
-        return the path of the file that describes the recipe."""
+        """Serve workers, and return None when the server has to end (see `serve`). In a process
+        forked for a recipe, return the path of the file that describes the recipe."""
         folder = os.path.dirname(self._status)
         last = time.monotonic()
         while time.monotonic() < last + _IDLE_SECONDS and os.path.isdir(folder):
@@ -100,8 +99,8 @@ class Server:
         return None
 
     def _answer(self, connection: socket.socket) -> str | None:
-        """Serve a worker. Return "", or None if the server has to end. In a process forked for a
-        recipe, return the path of the file that describes the recipe."""
+        """Serve a worker. In the server, return None if the server has to end, else "". In a
+        process forked for a recipe, return the path of the file that describes the recipe."""
         connection.settimeout(_REQUEST_SECONDS)
         try:
             if user_of(connection) != os.getuid():
@@ -195,9 +194,8 @@ class Imported(NamedTuple):
 
 
 def _set_at_start() -> dict[str, str | None]:
-    """Return the environment variables that this interpreter has set: `LC_CTYPE` if there is no
-    locale (PEP 538). They are the same for each run, since they depend only on variables that all
-    runs share."""
+    """Return the environment variables that this interpreter itself has set: `LC_CTYPE` if there is
+    no locale (PEP 538)."""
     with open("/proc/self/environ", "rb") as file:
         given = {os.fsdecode(item.partition(b"=")[0]) for item in file.read().split(b"\0")}
     return {name: value for name, value in os.environ.items() if name not in given}
@@ -236,8 +234,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     """Start a recipe, wait for its end, and reap it when the worker asks for that. In the recipe's
     process, return the path of the file that describes the recipe; in the keeper, return None.
 
-    The keeper touches little memory: each page that it changes, even by a reference count, is
-    copied.
+    The keeper changes little memory, because the kernel copies each page that changes.
     """
     request: Begin
     connection.settimeout(None)  # The worker may be slow, and nothing else waits for this process.
@@ -287,9 +284,9 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
 
 
 def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
-    """Wait for the end of the recipe, or for a message of the worker. Report an end to the
-    worker, and wait until the worker has cleaned up. Return whether the worker asks to reap the
-    recipe. Raises `OSError` if the worker disappears."""
+    """Wait until the recipe ends or the worker sends a message. Send the recipe's exit code to the
+    worker if the recipe has ended. Return whether the worker's message asks to reap the recipe.
+    Raises `OSError` if the worker disappears."""
     select.select([connection, ended], [], [])
     if select.select([ended], [], [], 0)[0]:
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -301,8 +298,8 @@ def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
 
 
 def _why_differs(request: Begin, imported: Imported) -> str | None:
-    """Return why the imports could have had other effects in the run's environment. None if they
-    could not."""
+    """Return a reason if importing the modules in the run's environment could have another result,
+    else None."""
     given = request["environment"]
     for name, value in imported.read.items():
         if given.get(name) != value:
@@ -311,9 +308,8 @@ def _why_differs(request: Begin, imported: Imported) -> str | None:
 
 
 def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
-    """Return why the recipe would import a module from a different folder than the server did. None
-    if it would not. The reason is a module of the same name in a folder that comes before the
-    interpreter's own folders on the module path."""
+    """Return a reason if the recipe would import a module from a different folder than the server
+    did, else None."""
     with open(argv[3], "rb") as file:
         child: Child = json.load(file)
     recipe = child["recipe"]
@@ -334,8 +330,7 @@ def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
 
 
 def _shadowing_name(folder: str, tops: set[str]) -> str | None:
-    """Return the first name in a folder that would be imported in place of a top-level module in
-    `tops`."""
+    """Return the first name in a folder that hides a top-level module in `tops`, or None."""
     if folder in own_folders() or not os.path.isdir(folder):
         return None
     with os.scandir(folder) as entries:
@@ -362,8 +357,7 @@ def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
 
 
 def _is_ours(name: str, file: str) -> bool:
-    """Return whether a module is bootstrap.py, or a file of this folder that bootstrap.py has
-    loaded."""
+    """Return whether a module is bootstrap.py or a file of the folder sweeper/recipe."""
     return name == "__main__" or os.path.dirname(file) == os.path.dirname(__file__)
 
 
@@ -376,8 +370,8 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _threads_after_fork() -> int:
-    """Fork once, and return the number of other threads that this process still has. Numerical
-    libraries end their threads before a fork, and start them again when they need them."""
+    """Fork once, and return how many other threads this process still has. Numerical libraries end
+    their threads before a fork, and restart the threads later."""
     child = os.fork()
     if child == 0:
         os._exit(0)

@@ -60,7 +60,7 @@ def _die_with(parent: int) -> None:
 def _as_after_exec(
     request: Begin, changed: Mapping[str, str | None], output: int, *, keep: tuple[int, int]
 ) -> None:
-    """Give this process the environment, folder, descriptors and random state of a new one. The
+    """Give this process the environment, folder, descriptors and random state of a new process. The
     descriptors `keep` stay open."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

@@ -57,14 +57,13 @@ class Function:
         return Made(_applied(built, rest), given)
 
     def read(self, made: Made, key: str) -> tuple[object, str]:
-        """Return the object that has the value of `key`, and the value's key within this object."""
         if key.partition(".")[0] in chz.chz_fields(type(made.config)):
             return made.config, key
         return made.given, key
 
     def annotation(self, field: str) -> object:
-        """Return the type of a field or parameter. If the function sets the field to a chz object,
-        return the object's class, since a grid may set the fields of this class."""
+        """Return the type of a field or parameter. If the function sets a field to a chz object,
+        return the object's class."""
         held = self._held.get(field)
         if chz.is_chz(held):
             return held.__class__
@@ -77,9 +76,8 @@ class Function:
             return typing.Any
 
     def defaults(self, arguments: list[str]) -> Mapping[str, object]:
-        """Return the values of the config that the function makes from `arguments` alone. Return
-        {} if making the config fails, for example because the function needs more arguments, or
-        if the function takes a config."""
+        """Return the values of the config that the function makes if it gets only `arguments`.
+        Return {} if the function fails, or if it takes a config instead of making one."""
         if self.taken is not None:
             return {}
         try:
@@ -110,8 +108,8 @@ class Function:
 
 
 def _taken(function: Callable[..., object]) -> type[object] | None:
-    """Return the class of config that a function takes as its only parameter: a chz class or a
-    dataclass. None for other functions, such as one that makes a config."""
+    """Return the class of the config that a function takes: a chz class or a dataclass. Return None
+    if the function makes a config or has other parameters."""
     try:
         hints: dict[str, typing.Any] = typing.get_type_hints(function)
         (name,) = inspect.signature(function).parameters
@@ -190,9 +188,8 @@ def _class_of(built: object, name: str) -> type[object]:
 
 
 def _applied(built: object, arguments: list[str]) -> object:
-    """Return the config that the function made, with the values in `arguments` in place of the
-    config's own values. If a Blueprint holds an object as a whole, chz accepts no argument for a
-    field of the object, so the object is taken apart."""
+    """Return the config that the function made, changed by `arguments`. If a Blueprint refuses an
+    argument for a nested field, the config is made first and changed afterwards."""
     if not isinstance(built, chz.Blueprint):
         return _over(built, arguments)
     blueprint = typing.cast("chz.Blueprint[object]", built)

@@ -35,7 +35,7 @@ _STARTS = frozenset({"main", "cli_main", "entrypoint", "nested_entrypoint", "met
 
 
 class Refused(Exception):
-    """The recipe cannot be used as named."""
+    """The recipe cannot be used. The message says why."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class Refused(Exception):
 def answer(
     request: CheckRequest, to_argv: ToArgv, written: Written, set_path: Callable[[Located], None]
 ) -> Answer:
-    """Answer a request. The functions come from bootstrap.py; a run uses the same ones."""
+    """Answer a request. The functions are those of bootstrap.py."""
     try:
         recipe = locate(request)
         if not request["validate"]:
@@ -89,7 +89,7 @@ def _inspect(request: CheckRequest, recipe: Located, to_argv: ToArgv, written: W
 def _source_of(
     request: CheckRequest, recipe: Located, module: ModuleType, to_argv: ToArgv
 ) -> tuple[Class | Function, dict[str, Takes]]:
-    """Return the source of this recipe's configurations, and their fields."""
+    """Return the object that makes the recipe's configs, and the fields of the configs."""
     import inspect
 
     deep = bool(request.get("deep"))
@@ -134,8 +134,8 @@ def _given(configs: Packed) -> Iterator[dict[str, object]]:
 
 
 def _describe_function(source: Function, request: CheckRequest, deep: bool) -> dict[str, Takes]:
-    """Describe the fields of a function's config, with the function's values as defaults, and the
-    function's parameters."""
+    """Describe the fields of a function's config, and the function's parameters. The values that
+    the function sets are the defaults of the fields."""
     takes = describe(source.cls, deep=deep)
     field = request["log_path_field"] or "log_path"
     arguments = [f"{field}=log_path"] if field in takes else []
@@ -159,9 +159,9 @@ def _describe_function(source: Function, request: CheckRequest, deep: bool) -> d
 
 
 def log_path_field(request: CheckRequest, takes: dict[str, Takes], name: str) -> str | None:
-    """Return the field that takes the run's folder. Return None if the recipe has no such field,
-    but `launch.metrics_dir` says where the recipe writes. Raises `Refused` if there is neither, or
-    if the config has no field of the requested name."""
+    """Return the field that takes the run's folder. Return None if the recipe has no field
+    `log_path`, no other field is requested and `launch.metrics_dir` is set. Raises `Refused` if the
+    recipe lacks the field."""
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
         return None
@@ -176,7 +176,8 @@ def log_path_field(request: CheckRequest, takes: dict[str, Takes], name: str) ->
 
 
 def sibling(name: str) -> ModuleType:
-    """Return a module from this file's folder, which is not on the module path. Load it once."""
+    """Return a module from this file's folder, which is not on the module path. Repeated calls
+    return the same module."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     return sys.modules.get(f"sweeper_{name}") or _from_file(f"sweeper_{name}", path)
 
@@ -194,8 +195,8 @@ def _from_file(name: str, path: str) -> ModuleType:
 def locate(request: CheckRequest) -> Located:
     """Find the recipe without importing it.
 
-    A reference, with or without `:Class`, is a short name (an entry point), a path of a file (with
-    a `/` or ending in `.py`), or a module.
+    A reference is a short name (an entry point), the path of a file (with a `/` or ending in
+    `.py`), or a module. `:NAME` after the reference names a class or a function.
     """
     reference = request["reference"]
     head, _, cls = reference.partition(":")
@@ -234,8 +235,8 @@ def locate(request: CheckRequest) -> Located:
 
 
 def entry_point(name: str) -> str | None:
-    """Return the entry point of a short name. Reads plain files first, in the order of the module
-    path, since `importlib.metadata` takes longer than the recipe's import."""
+    """Return the entry point of a short name, or None if there is none. The files of installed
+    packages are read directly, since `importlib.metadata` is slow."""
     group = f"[{GROUP}]"
     for folder in sys.path:
         try:
@@ -270,9 +271,9 @@ def check_source(recipe: Located) -> None:
     succeed without any work. Also raise `Refused` for a module that starts a run when imported,
     since planning must not run anything.
 
-    The function reads the source before the import. It accepts a module whose source cannot be
-    found or parsed: the import shows whether the module works. If the recipe names a function, this
-    is recorded in `recipe`: runs then call the function instead of executing the module.
+    The module is not imported here. If its source cannot be found or parsed, it is accepted. If the
+    recipe names a function, `recipe["function"]` is set, and runs call the function instead of
+    executing the module.
     """
     try:
         source, main = _read_source(recipe)
@@ -301,9 +302,9 @@ def check_source(recipe: Located) -> None:
 
 
 def _read_source(recipe: Located) -> tuple[str | bytes | None, bool]:
-    """Return the source that planning imports (None if it cannot be found), and whether it is a
-    `__main__.py`. For a package, the source is that of `__main__.py`, which `python -m` runs, or
-    the `__init__.py` if that defines the function that the recipe names."""
+    """Return the source that planning imports (None if the file cannot be found), and whether the
+    file is `__main__.py`. For a package, the file is `__init__.py` if `__init__.py` defines the
+    recipe's function, else `__main__.py`."""
     if recipe["kind"] == "file":
         with open(recipe["file"], "rb") as file:
             return file.read(), os.path.basename(recipe["file"]) == "__main__.py"
@@ -350,8 +351,8 @@ def _source(spec: ModuleSpec) -> str | None:
 
 
 def load(recipe: Located) -> ModuleType:
-    """Import the recipe's module, or its file under a name that hides no other module. For a
-    package, import its `__main__`, unless the recipe names a function. Raises `Refused`."""
+    """Import the recipe's module or file. For a package, import `__main__` if the recipe names no
+    function. Raises `Refused`."""
     try:
         if recipe["kind"] == "file":
             stem = os.path.splitext(os.path.basename(recipe["file"]))[0]
@@ -418,9 +419,9 @@ def _taken_by_main(module: ModuleType, defined: dict[str, type[object]]) -> str 
 def describe(
     cls: type[object], *, deep: bool = False, above: tuple[type[object], ...] = ()
 ) -> dict[str, Takes]:
-    """Return the type of each field, its default if that is plain data, its description, and
-    whether it is required. With `deep`, a field that holds another config has the fields of that
-    config in `fields`."""
+    """Return the type, default and description of each field, and whether the field is required. A
+    default that is not plain data is left out. With `deep`, `fields` has the fields of a nested
+    config."""
     import chz
 
     takes: dict[str, Takes] = {}

@@ -60,7 +60,7 @@ def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried |
 
 
 def describe(folder: SweepFolder, plan: Plan) -> Carried:
-    """Describe the bundle without uploading it. The requirements files are left out. Raises
+    """Describe the bundle without uploading it. The result has no requirements files. Raises
     `UsageError` for a requirements file with mistakes."""
     digest = hashlib.sha256(_source()).hexdigest()[:32]
     options: dict[str, None] = {}
@@ -124,10 +124,9 @@ def _source() -> bytes:
 
 
 def bare_command(python: str, root: str, carried: Carried) -> list[str]:
-    """Return the start of a command line that runs sweeper on a machine with only Python. The
-    caller appends a module of sweeper and its arguments. The command caches the environment and the
-    source in the machine's home folder, each under a hash of what it is made from. A lock ensures
-    that each is made only once."""
+    """Return a command that runs sweeper on a machine with only Python. The caller appends a module
+    of sweeper and the module's arguments. The command stores the environment and sweeper's source
+    in the machine's home folder, and uses them again later."""
     setup = {
         "requirements": "\n".join([*carried.packages, ""]),
         "source": f"{root}/{carried.archive}",
@@ -139,9 +138,9 @@ def bare_command(python: str, root: str, carried: Carried) -> list[str]:
 
 @functools.cache
 def _text() -> str:
-    """Return the source of `worker/bare_machine.py` without its imports of sweeper: the imported
-    functions are copied into the source. `ast.unparse` is not used, since it writes syntax that
-    older versions of Python cannot parse."""
+    """Return the source of `worker/bare_machine.py`, with its imports of sweeper replaced by the
+    source of the imported functions. `ast.unparse` is not used, since older versions of Python
+    cannot parse its output."""
     tree, lines = _parsed("sweeper.worker.bare_machine")
     for node in reversed(tree.body):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sweeper"):
@@ -158,7 +157,7 @@ def _text() -> str:
 
 
 def _parsed(module: str) -> tuple[ast.Module, list[str]]:
-    """Return the syntax tree of a module of sweeper, and its lines without docstrings."""
+    """Return the syntax tree of a module of sweeper, and the module's lines without docstrings."""
     path = os.path.join(_TOP, *module.split(".")[1:])
     with open(f"{path}.py", encoding="utf-8") as file:
         text = file.read()

@@ -100,8 +100,8 @@ def _is_grid(path: str, grids: Iterable[str]) -> bool:
 
 
 def _data(plan: Plan) -> dict[str, str]:
-    """Return a digest of each data file whose path is in a configuration or command, for at most
-    `_DATA_FILES` files. The keys are the paths as the configurations and commands have them."""
+    """Return the digests of at most `_DATA_FILES` data files whose paths are in configurations or
+    commands. The keys are the paths as written in the grid."""
     hashes: dict[str, str] = {}
     for cwd, word in _words(plan):
         path = os.path.join(cwd, os.path.expanduser(word))
@@ -114,8 +114,8 @@ def _data(plan: Plan) -> dict[str, str]:
 
 
 def _words(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield a pair (folder, text) for each text in configurations and commands that may be a path
-    relative to the folder."""
+    """Yield (folder, path) for each text in configurations and commands that may be a path. A
+    relative path starts at the folder."""
     for part in plan.parts:
         cwd = part.recipe.cwd
         seen: set[str] = set()

@@ -47,7 +47,7 @@ def files(recipes: Iterable[Recipe], results: str | None) -> dict[str, str]:
 
 
 def _program(recipe: Recipe) -> tuple[list[str], list[str]]:
-    """Return the folders with the program's modules, and the files that a command names."""
+    """Return the folders of the recipe's own modules, and the files that a command names."""
     if recipe.kind != "command":
         folders = [recipe.cwd] if recipe.on_path else []
         folders += [os.path.dirname(recipe.file)] if recipe.kind == "file" and recipe.file else []
@@ -69,8 +69,8 @@ def _source(cwd: str, word: str) -> str | None:
 
 
 def _below(top: str, results: str | None) -> list[str]:
-    """Return the Python modules in a folder and below, or only those in the folder itself if
-    there are too many files or folders below it."""
+    """Return the Python modules in and below a folder. If there are too many files or folders,
+    return only the modules directly in the folder."""
     remaining = [_MOST_FOLDERS]
     paths: list[str] = []
     for path in _walk(top, results, remaining):

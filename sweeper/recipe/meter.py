@@ -44,8 +44,7 @@ if TYPE_CHECKING:
         on_queue_state_change: Callable[..., object]
 
     class Client(Protocol):
-        """A client of the SDK. It has one of the methods below, which return the name of the
-        client's model."""
+        """A client of the SDK. A client may have only one of these methods."""
 
         def get_base_model(self) -> str: ...
         def get_info(self) -> GetInfoResponse: ...
@@ -95,7 +94,8 @@ def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None
 
 
 class Meter:
-    """The counts, by model. Thread-safe. `clock` gives monotonic seconds."""
+    """The recipe's usage of the service, counted by model. Thread-safe. `clock` gives monotonic
+    seconds."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Meter:
         atexit.register(self._write_last)
 
     def _begin(self) -> None:
-        """Reset the counts and the writer thread. A forked child needs this too."""
+        """Set the counts and the writer thread to their initial state, also in a forked child."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
@@ -214,7 +214,7 @@ class Meter:
 
     def _ask_models(self) -> None:
         """Ask the clients whose model is unknown for their models, and add the counts of these
-        clients. Do not call this in the SDK's own threads, which would wait for themselves."""
+        clients. Do not call this in a thread that the SDK needs for its answers."""
         with self._lock:
             nameless, self._nameless = self._nameless, []
         for client, counts in nameless:
@@ -260,9 +260,8 @@ def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
 
 
 def _wrap_observer(observer: type[Observer] | None, meter: Meter) -> None:
-    """Wrap the method by which the SDK reports a pause. Sampling clients have this method; for
-    other clients, the SDK's logger has it. If the SDK has no such method, pauses are known only
-    from what the SDK prints."""
+    """Record each pause that the SDK reports by calling `on_queue_state_change`. Do nothing if
+    `observer` has no such method."""
     original = getattr(observer, "on_queue_state_change", None)
     if observer is None or original is None:
         return
@@ -376,9 +375,9 @@ def _remember(client: object, model: str) -> None:
 def _wrap_call(
     client: type[Client], name: str, meter: Meter, count: Count, inside: threading.local
 ) -> None:
-    """Wrap a method that returns a future. `count(self, answer, tokens)` is called when the answer
-    arrives; `tokens` is the number of tokens in the method's `data` or `prompt` at the time of the
-    call. If a wrapped method calls another wrapped method, only the inner call counts."""
+    """Wrap a method that returns a future. When the answer arrives, `count` is called with the
+    client, the answer, and the number of tokens in the method's `data` or `prompt`. If a wrapped
+    method calls another wrapped method, only the inner call is counted."""
     original = getattr(client, name)
 
     @functools.wraps(original)
@@ -441,9 +440,8 @@ class ImportHook:
         self._asking = False
 
     def find_spec(self, name: str, *_given: object) -> ModuleSpec | None:
-        """Return the module's own spec, with a loader that also calls `then`. A caller that only
-        looks the module up gets this spec too. That is harmless: nothing happens until the
-        module is executed."""
+        """Return the spec that other finders have for the module, with a loader that also calls
+        `then`. Return None for other modules, or if no finder has a spec."""
         if name != self._name or self._asking:
             return None
         import importlib.util

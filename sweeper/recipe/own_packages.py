@@ -12,8 +12,8 @@ from contextlib import suppress
 
 
 def remember(path: str) -> None:
-    """Add the modules that this process has imported from the interpreter's own packages to the
-    list at `path`, in the order of import."""
+    """Add the imported modules of the standard library and of installed packages to the list at
+    `path`, in the order of import."""
     before = listed(path)
     listed_before = set(before)
     new = [name for name, _ in _own_modules() if _is_called(name) and name not in listed_before]
@@ -36,8 +36,8 @@ def listed(path: str) -> list[str]:
 
 
 def files_of_modules() -> set[str]:
-    """Return the files of all modules from the interpreter's own packages that are loaded under any
-    name."""
+    """Return the files of all imported modules of the standard library and of installed
+    packages."""
     return {file for _, file in _own_modules()}
 
 
@@ -52,8 +52,7 @@ def _own_modules() -> Iterator[tuple[str, str]]:
 
 
 def _is_called(name: str) -> bool:
-    """Return whether `name`, under which a module is loaded, is the name by which it can be
-    imported."""
+    """Return whether a loaded module can be imported under `name`."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return spec is not None and spec.name == name != "__main__"
 

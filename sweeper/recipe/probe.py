@@ -110,8 +110,8 @@ class Probe:
 def ahead(
     words: Sequence[str] = (), meanwhile: "Callable[[], object] | None" = None
 ) -> Generator[None]:
-    """Start, in advance, the process that a command line most likely needs. The process ends when
-    the block ends. `meanwhile` is called while the process answers."""
+    """Start a process that can inspect a recipe. End the process when the `with` block ends.
+    `words` are command-line arguments. `meanwhile` is called while the process answers."""
     with suppress(OSError, ValueError):  # The code that needs it reports the error.
         started = Probe(sys.executable, os.getcwd(), os.environ, _early(words))
         started.meanwhile = meanwhile
@@ -124,9 +124,8 @@ def ahead(
 
 
 def _early(words: Sequence[str]) -> list[str]:
-    """Return the modules of sweeper's own recipes that are named by a line `recipe: NAME` in a
-    grid whose path is in `words`. These recipes may be imported before the grid has been
-    checked."""
+    """Return the modules of sweeper's own recipes that the grids in `words` name in a line `recipe:
+    NAME`. Only sweeper's recipes may be imported before the grid is checked."""
     recipes = os.path.join(os.path.dirname(os.path.dirname(BOOTSTRAP)), "recipes")
     names: list[str] = []
     for grid in filter(os.path.isfile, words):
@@ -140,15 +139,15 @@ def _early(words: Sequence[str]) -> list[str]:
 
 
 def probe(python: str, cwd: str, env: Mapping[str, str]) -> Probe:
-    """Return the process that was started in advance if it matches, else a new one."""
+    """Return the process started by `ahead` if it has the same arguments, else a new one."""
     if _ready and _ready[0].key == (python, os.path.realpath(cwd), dict(env)):
         return _ready.pop()
     return Probe(python, cwd, env)
 
 
 def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Wait until the child has ended, without reaping it, so that its process id is not reused.
-    Raises TimeoutError. `Popen.wait` would poll only every 50 ms."""
+    """Wait until the child has ended, without reaping it, so that no other process gets its id.
+    Raises TimeoutError."""
     try:
         descriptor = os.pidfd_open(child.pid)
     except (AttributeError, OSError):  # another system, or a sandbox

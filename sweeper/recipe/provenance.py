@@ -42,8 +42,7 @@ def collect(
 ) -> dict[str, object]:
     """Collect the command line, the host, the recipe's interpreter and its packages, and the commit
     and uncommitted changes of the checkout that contains `cwd`. `secrets` are names of variables.
-    `code` has fields about the copy of the code, or the reason why there is none. Raises
-    `StoreError`."""
+    The fields of `code` are added to the result. Raises `StoreError`."""
     import platform  # imported late: planning imports this module but does not need it
 
     redactor = Redactor(secret_values(os.environ, secrets))
@@ -101,9 +100,8 @@ def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
 def _changes(
     folder: SweepFolder, root: str, commit: str | None, redactor: Redactor
 ) -> dict[str, object]:
-    """Return the differences of the working tree from the commit: `dirty`, `diff`, `untracked`. If
-    git fails or does not answer in time, and no difference was found, `dirty` is None, not
-    False."""
+    """Return fields about the differences between the working tree and the commit. `dirty` is None
+    if git failed and no difference was found."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=diff")
     results = results_in(folder.store, root, folder.name)
     changed = _split(git(root, "diff", "--name-only", "-z", "HEAD")) if commit else []
@@ -153,7 +151,7 @@ def _keep(folder: SweepFolder, data: bytes, ending: str) -> str:
 
 def _packages(python: str) -> tuple[str | None, dict[str, str]]:
     """Return the version of an interpreter, and of each package on its path. Versions are read from
-    folder names, which is quick. Return None and no packages if the interpreter does not answer."""
+    folder names. Return (None, {}) if the interpreter does not answer."""
     try:
         result = subprocess.run(
             [python, "-c", _LIST],

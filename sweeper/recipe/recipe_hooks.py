@@ -46,9 +46,9 @@ def ask(module: ModuleType, configs: Configs) -> Answer:
 def examples(
     module: ModuleType, config: Config, count: int, checkpoint: str | None = None
 ) -> Answer:
-    """Answer with the first examples of a run, with None if the recipe does not show examples, or
-    with the recipe's error. With a checkpoint, the examples also have samples from the
-    checkpoint, if the recipe can sample."""
+    """Return the first examples of a run in an answer, or the recipe's error. `examples` is None if
+    the recipe does not show examples. With a checkpoint, the examples also have samples, if the
+    recipe can sample."""
     sampling: Callable[[Config, int, str], Examples] | None = getattr(module, "samples", None)
     function: Callable[[Config, int], Examples] | None = getattr(module, "examples", None)
     if not callable(function):
@@ -63,9 +63,8 @@ def examples(
 
 
 def _lacks(module: ModuleType, configs: Configs) -> list[Problem]:
-    """Return the recipe's lines about what this machine lacks, each line once. If a line is
-    about a key, it comes with the key and the index of the first configuration that has the
-    line."""
+    """Return the recipe's lines about what this machine lacks, each line once. A line about a key
+    also has the key, and the index of the first configuration with this line."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
     lacking: dict[str, Problem] = {}
     if not callable(function):

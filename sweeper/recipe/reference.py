@@ -28,8 +28,8 @@ _REFERENCE = re.compile(r"(?:[A-Za-z_][\w-]*(?:\.[A-Za-z_]\w*)*)(?::[A-Za-z_]\w*
 
 class Problem(NamedTuple):
     """A problem. `number` is the index of its configuration (None: it affects all configurations),
-    and `key` the key whose value causes it (None: no key). `lacking` means that this machine lacks
-    something, which matters only to runs that execute on this machine."""
+    and `key` the key whose value causes it (None: no key). `lacking` is True if this machine lacks
+    something. Runs on other machines do not have such a problem."""
 
     number: int | None
     key: str | None
@@ -67,7 +67,7 @@ class _Answer(NamedTuple):
 
 class RunProcess(NamedTuple):
     """The process that will run a recipe: its interpreter, its folder, and the variables that are
-    added to this process's environment. Both paths may be relative to the current folder."""
+    added to this process's environment. `python` and `cwd` may be relative paths."""
 
     python: str | None = None
     cwd: str | None = None
@@ -75,8 +75,8 @@ class RunProcess(NamedTuple):
 
 
 class FilledFields(NamedTuple):
-    """The fields of a recipe that sweeper fills in: the run's folder (None: the usual field) and
-    its seed (None: no seed). With `metrics_dir`, the recipe may lack a field for the folder."""
+    """The fields in which a recipe takes the run's folder (None: `log_path`) and the run's seed
+    (None: no field). If `metrics_dir` is set, the field for the folder is optional."""
 
     log_path: str | None = None
     seed: str | None = "seed"
@@ -97,8 +97,7 @@ def inspect(
     deep: bool = False,
 ) -> Inspected:
     """Find the recipe that `source` names (a reference, or the template of a command), and check
-    the configurations. The configurations are parsed as their runs will parse them. Only one
-    process is started, since starting it takes most of the time.
+    the configurations. The configurations are parsed as their runs will parse them.
 
     Without `validate`, the recipe is not imported, and is assumed to have the usual fields. With
     `deep`, the fields of nested configs are described too. Raises `RecipeError`."""
@@ -196,11 +195,8 @@ def _is_field(key: str | None, takes: Mapping[str, object]) -> bool:
 
 
 def _packed(configs: Sequence[Mapping[str, object]]) -> "Packed":
-    """Pack configurations as `documents.Packed`, with each value written once.
-
-    The configurations of a sweep share their value objects. These objects stay alive during this
-    call, so their ids identify them.
-    """
+    """Pack configurations as `documents.Packed`. An object that several configurations
+    share is written once."""
     shapes: dict[tuple[str, ...], int] = {}
     numbers: dict[int, int] = {}
     values: list[object] = []
@@ -222,7 +218,8 @@ def find_python(name: str | None) -> str:
     """Return the absolute path of an interpreter. `name` is a path, a command on PATH, or None for
     this interpreter.
 
-    Links are not followed, because the link identifies a virtual environment. Raises `RecipeError`.
+    Links are kept, because the interpreter of a virtual environment is a link. Raises
+    `RecipeError`.
     """
     if name is None:
         return sys.executable
