@@ -15,9 +15,9 @@ Fate = Literal["succeeded", "failed", "cancelled", "open"]
 
 
 class Wait(NamedTuple):
-    """The reason why a run, or the unknown runs of a stage, wait. `on` says in words what they
-    wait for. `vain`: the wait cannot end without a user's action. `fate` is then the result of
-    the run that blocks them."""
+    """The wait of a run, or of a stage's unknown runs. `on` says what is waited for. With `vain`,
+    the wait cannot end without a user's action, and `fate` is the result of the failed or cancelled
+    run."""
 
     on: str
     vain: bool
@@ -30,9 +30,9 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """Return two dicts. The first has, by run id, the waits of the open runs that are in `lacking`
-    or whose parents have not all succeeded. The second has, by stage, the waits of unknown runs.
-    `lacking` has waits that are already known, by run id or by the key of a choice."""
+    """Return the waits of unfinished runs, by run id, and the waits of unknown runs, by stage. A
+    run waits if a parent has not succeeded, or if the run is in `lacking`. `lacking` has waits with
+    other reasons, by run id or by the key of a choice."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # Parents come before their children.
@@ -64,8 +64,8 @@ def waits(
 
 
 def halted(plan: Plan, cancelled: Request | None) -> dict[str, Wait]:
-    """Return a wait for each choice (by key) if the whole sweep was cancelled, since no choices
-    are made then."""
+    """Return {key: wait} for all choices if the whole sweep was cancelled, because no choices are
+    made then. Return {} if `cancelled` is None."""
     if cancelled is None:
         return {}
     advice = f"but {cancelled.by} cancelled the sweep: the next launch or retry continues it"
@@ -81,8 +81,8 @@ def _wait(name: str, fate: Fate, wait: Wait | None) -> Wait:
 
 
 def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fate:
-    """Return the result of a run. A run that waits in vain has the result of the run that blocks
-    it. `runs` has the waits by run id."""
+    """Return the result of a run. For a run that waits in vain, return the `fate` of its wait.
+    `runs` has the waits by run id."""
     run_fate = fate(run)
     return runs[run].fate if run_fate == "open" and run in runs and runs[run].vain else run_fate
 
@@ -90,10 +90,10 @@ def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fat
 def _choosing(
     choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
 ) -> Wait:
-    """Return the wait of a choice. A choice waits until all candidates have ended. A cancelled
-    candidate blocks the choice, because a user who cancels runs does not want the sweep to
-    continue. A failed candidate blocks the choice if the metric's `failed` is `bound`. The choice
-    also waits in vain if all candidates have ended and none has succeeded."""
+    """Return the wait of a choice. A choice waits until all candidates have ended. The wait is in
+    vain if a candidate was cancelled, because the user who cancelled it does not want the sweep to
+    continue. The wait is also in vain if a candidate has failed and the metric says `failed:
+    bound`, or if all candidates have ended and none has succeeded."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     words = choice.take.words
     for fault, singular, several in _FAULTS:
@@ -115,12 +115,11 @@ _FAULTS: tuple[tuple[Fate, str, str], ...] = (
 
 
 def holds_back(choice: Choice, fates: Mapping[str, Fate]) -> bool:
-    """Return whether failed or cancelled runs block a choice."""
+    """Return whether a choice cannot be made, because candidates have failed or were cancelled."""
     return any(_is_held(choice, fates, fault) for fault, *_ in _FAULTS)
 
 
 def _is_held(choice: Choice, fates: Mapping[str, Fate], fault: Fate) -> bool:
-    """Return whether runs with the result `fault` block the choice."""
     return fault in fates.values() and (fault != "failed" or choice.metric.failed == "bound")
 
 

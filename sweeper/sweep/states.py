@@ -50,8 +50,8 @@ class NoState(StrEnum):
 
 
 class Event(StrEnum):
-    """An event of an attempt. If an attempt has several events, the one that is listed last here
-    decides."""
+    """An event of an attempt. An attempt with several events has the state that follows from the
+    last of them in this list."""
 
     CANCEL = "cancel"  # a request: stop this attempt, start no other
     RETRY = "retry"  # a request: start another attempt after this one ends
@@ -99,8 +99,9 @@ _BETWEEN = frozenset({Event.PREEMPTED, Event.LOST})
 class RunState(NamedTuple):
     """The state of a run according to its events.
 
-    `attempt` is the attempt that decides the state (0: none yet). `opened` is the highest
-    attempt that was opened; it is at least `attempt`. `event` is the deciding event.
+    `attempt` is the attempt that decides the state (0: none yet), and `event` is the deciding
+    event. `opened` is the number of the latest recorded attempt, which a launcher may not have
+    submitted yet.
     """
 
     state: State
@@ -110,7 +111,7 @@ class RunState(NamedTuple):
 
     @property
     def unacknowledged(self) -> bool:
-        """Whether an attempt was opened and only the backend knows whether it was submitted."""
+        """Whether the latest attempt is recorded, but perhaps not submitted."""
         return self.opened > self.attempt
 
     @property
@@ -148,8 +149,8 @@ def fold(events: Iterable[tuple[int, Event]]) -> RunState:
 
 
 def cancel_asked(events: Collection[tuple[int, Event]]) -> bool:
-    """Return whether a request to cancel the run is in effect: since then, no retry was requested
-    and no later attempt was opened."""
+    """Return whether a request to cancel the run is in effect. A later retry or a later attempt
+    ends the request's effect."""
     last = _last(events, Event.CANCEL)
     return last > last_retry(events) and last >= max(fold(events).opened, 1)
 
@@ -160,10 +161,9 @@ def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
 
 
 def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
-    """Return whether a run with these events should be started (again). After a failure it is
-    started again at most `retries` times. After preemptions and losses it is started again at
-    most `_MOST_RESTARTS` times. An attempt with a `retry` request does not count toward either
-    limit."""
+    """Return whether a run with these events should be started (again). A run is restarted at most
+    `retries` times after failures, and at most `_MOST_RESTARTS` times after preemptions and losses.
+    Attempts after which a user requested a retry are not counted."""
     state = fold(events)
     if state.unacknowledged or state.state in OPEN or cancel_asked(events):
         return False
@@ -183,9 +183,9 @@ def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
 def is_finished(
     events: Collection[tuple[int, Event]], retries: int, *, retired: bool = False
 ) -> bool:
-    """Return whether a run with these events is finished: it has no running job, and no launcher
-    would start or look for one. For a `retired` run (no longer in the grid), an attempt that was
-    only about to be submitted is ignored."""
+    """Return whether a run with these events is finished: no job of the run may be running, and no
+    launcher would start a job. For a `retired` run (no longer in the grid), an attempt that was
+    recorded but perhaps not submitted does not count."""
     state = fold(events)
     if state.state in OPEN:
         return False
@@ -193,25 +193,24 @@ def is_finished(
 
 
 def last_retry(events: Iterable[tuple[int, Event]]) -> int:
-    """Return the highest attempt after which a user has requested another attempt, or 0."""
+    """Return the latest attempt after which a user has requested another attempt; 0 if none."""
     return max((attempt for attempt, event in events if event in RETRIES), default=0)
 
 
 def begun_anew(events: Iterable[tuple[int, Event]], attempt: int) -> int:
-    """Return the first attempt whose files `attempt` may start from: the attempt that the last
-    earlier `again` requested, or 1 if there is no `again`."""
+    """Return the first attempt whose files `attempt` may start from: the attempt after the last
+    `again` before `attempt`, or 1 if there is no such `again`."""
     attempts = (n for n, event in events if event is Event.AGAIN and n < attempt)
     return max(attempts, default=0) + 1
 
 
 def _last(events: Iterable[tuple[int, Event]], kind: Event) -> int:
-    """Return the highest attempt with an event of this kind, or 0."""
     return max((attempt for attempt, event in events if event is kind), default=0)
 
 
 def parse_name(name: str) -> tuple[int, Event] | None:
-    """Parse `"2.claimed.json"` to `(2, Event.CLAIMED)`. Return None for a name that is not an
-    event, since readers skip files of newer versions and stray files."""
+    """Parse `"2.claimed.json"` to `(2, Event.CLAIMED)`. Return None if `name` is not the name of an
+    event."""
     parts = name.split(".")
     if len(parts) != 3 or parts[2] != "json" or not parts[0].isdecimal():
         return None

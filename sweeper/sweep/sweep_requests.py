@@ -43,8 +43,8 @@ def ask_stop(folder: SweepFolder) -> None:
 
 
 def ask_cancel(folder: SweepFolder, by: str | None = None) -> None:
-    """Request that a sweep's stages choose no more runs, because the whole sweep is cancelled. A
-    launch or a retry revokes the request. Raises `StoreError`."""
+    """Request that no more runs are chosen in a sweep with stages, because the whole sweep is
+    cancelled. A launch or a retry revokes the request. Raises `StoreError`."""
     request = asked_now() if by is None else Request(by, timestamp())
     _ask(folder, "cancel", request.document())
 
@@ -60,8 +60,8 @@ def asked_pause(folder: SweepFolder) -> Pause | None:
 
 
 def asked_parallel(folder: SweepFolder) -> int | None:
-    """Return the requested limit on jobs; None if there is no request, or if the plan's limit is
-    requested. Raises `StoreError`."""
+    """Return the requested limit on jobs. Return None if there is no request, or if the last
+    request was to use the plan's limit. Raises `StoreError`."""
     return folder.read_request("parallel", read_parallel)
 
 

@@ -37,9 +37,8 @@ _LONGEST = 100_000
 
 
 def recorded(section: Wandb, environment: Mapping[str, str]) -> Wandb:
-    """Return the section to record in `sweep.json`. A missing entity or mode comes from
-    `environment`, the runs' environment. `app` becomes the address of W&B's pages, so that other
-    users can find the runs."""
+    """Return the section `wandb` to record in `sweep.json`. A missing entity or mode is taken from
+    `environment`, the runs' environment. `app` is set to the address of W&B's web pages."""
     api = (environment.get("WANDB_BASE_URL") or _API).rstrip("/")
     return section._replace(
         entity=section.entity or environment.get("WANDB_ENTITY") or None,
@@ -49,14 +48,14 @@ def recorded(section: Wandb, environment: Mapping[str, str]) -> Wandb:
 
 
 def run_id(plan: Plan, run: str) -> str:
-    """Return W&B's id for the run `run` of the sweep with this plan."""
+    """Return W&B's id for the run with the id `run` in this plan's sweep."""
     sweep = f"{plan.name}\n{plan.created}"
     return f"{run}-{hashlib.sha256(sweep.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def variables(plan: Plan, run: Run) -> dict[str, str]:
-    """Return the variables that name a run's trackers; {} for a grid without `wandb:` and
-    `track`."""
+    """Return the environment variables for a run's trackers; {} if the grid has neither `wandb:`
+    nor `track`."""
     variables_of_run = _wandb_variables(plan, run)
     others = [name for name in plan.track if name != "wandb"]
     if others:
@@ -73,9 +72,9 @@ def _project(plan: Plan) -> str:
 
 
 def _wandb_variables(plan: Plan, run: Run) -> dict[str, str]:
-    """Return the variables with which `wandb.init` in a run joins its W&B run. The worker adds
-    WANDB_DIR. tinker-cookbook's programs log to both W&B and Trackio; if only Trackio is wanted,
-    the variables keep W&B from starting."""
+    """Return the variables with which `wandb.init` joins the run's W&B run. The worker adds
+    WANDB_DIR. If `track` lists Trackio and there is no `wandb:`, the variables disable W&B, because
+    tinker-cookbook's programs log to both."""
     section = plan.wandb
     if section is None:
         return {"WANDB_MODE": "disabled"} if "trackio" in plan.track else {}
@@ -104,10 +103,10 @@ def _wandb_variables(plan: Plan, run: Run) -> dict[str, str]:
 
 
 def fields(plan: Plan, run: Run) -> dict[str, str]:
-    """Return the W&B fields to add to a recipe's configuration. Recipes of tinker-cookbook, and
-    ours, log to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Recipes of
-    tinker-cookbook use the same fields for Trackio. A field is returned only if the recipe has
-    it as a string and the grid does not set it."""
+    """Return the fields `wandb_project` and `wandb_name` to add to a recipe's configuration. Leave
+    out a field that the grid sets, or that is not a string field of the recipe. Return {} if the
+    grid uses neither W&B nor Trackio. Recipes of sweeper and tinker-cookbook log to W&B only if
+    `wandb_project` is set."""
     if plan.wandb is None and "trackio" not in plan.track:
         return {}
     takes = plan.recipe.takes
@@ -120,8 +119,8 @@ def fields(plan: Plan, run: Run) -> dict[str, str]:
 
 
 def link(plan: Plan, run: str) -> str | None:
-    """Return the W&B address of the run `run`. Return None if there is no address (no `wandb:`,
-    or an offline mode), or if the project's owner (`entity`) is unknown."""
+    """Return the W&B address of the run with the id `run`. Return None without `wandb:`, in an
+    offline mode, or if the project's owner (`entity`) is unknown."""
     section = plan.wandb
     if section is None or section.mode in _HERE_ONLY or not section.entity:
         return None
@@ -134,8 +133,8 @@ def link(plan: Plan, run: str) -> str | None:
 
 
 def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
-    """Return a warning if runs would find no W&B key in this environment. Return None if they would
-    find one, or need none."""
+    """Return a warning if the runs need a W&B key and would find none in this environment;
+    otherwise None."""
     if section.mode in _HERE_ONLY or environment.get("WANDB_API_KEY"):
         return None
     import netrc

@@ -29,20 +29,20 @@ _SHORTEST = 16
 
 
 def refuse(lines: Sequence[str]) -> bool:
-    """Return False: an `Agree` for callers without a user to ask."""
+    """Return False. Callers that cannot ask a user pass this function as `Agree`."""
     del lines
     return False
 
 
 def sealed(document: Mapping[str, object]) -> dict[str, object]:
-    """Add the seal of this home folder to the document of a plan. Raises `EnvironmentFailure`."""
+    """Return a plan's document with the seal of this home folder. Raises `EnvironmentFailure`."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return plain | {_SEAL: _seal(_key(make=True), plain)}
 
 
 def is_ours(document: Mapping[str, object]) -> bool:
-    """Return whether a document was written from this home folder, or the user has agreed to
-    exactly this document."""
+    """Return whether a document has this home folder's seal, or whether the user has agreed to
+    exactly this document before."""
     key, seal = _key(make=False), str(document.get(_SEAL)).encode("utf-8", "replace")
     if key and hmac.compare_digest(seal, _seal(key, document).encode()):
         return True
@@ -50,8 +50,8 @@ def is_ours(document: Mapping[str, object]) -> bool:
 
 
 def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
-    """Raise `UsageError` unless the recorded sweep at `where` may be executed: it was launched from
-    here, or `agree` allows it. The agreement is remembered."""
+    """Raise `UsageError` if the recorded sweep at `where` was not launched from here and `agree`
+    returns False. If `agree` returns True, the user is not asked about this document again."""
     if is_ours(document):
         return
     if not agree([f"{where} was not launched by you from here:", *_executed(document)]):
@@ -92,8 +92,6 @@ def _executed(document: Mapping[str, object]) -> Iterator[str]:
 
 
 def _receivers(notify: Mapping[str, object]) -> Iterator[object]:
-    """Yield the receivers of a sweep's notifications, and the names of environment variables
-    that the receivers use."""
     yield from filter(None, (_argv(notify.get("command")), notify.get("webhook")))
     email = table_of(notify.get("email"))
     yield from filter(None, (notify.get("slack"), email.get("server"), email.get("password")))
@@ -111,7 +109,6 @@ def _shown(variables: Iterable[tuple[str, object]]) -> Iterator[str]:
 
 
 def _text(document: Mapping[str, object]) -> bytes:
-    """Return an encoding of a document that is the same before writing and after reading."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return json.dumps(json.loads(json.dumps(plain)), sort_keys=True, separators=(",", ":")).encode()
 
@@ -162,8 +159,8 @@ def _agreed() -> set[str]:
 
 
 def _remember(document: Mapping[str, object]) -> None:
-    """Record that the user agreed to a document. The line is appended in one write, so that the
-    lines of two processes do not mix."""
+    """Record that the user agreed to a document. A single write appends the line, because another
+    process may append at the same time."""
     with suppress(OSError):  # The user is asked again then.
         os.makedirs(home(), mode=0o700, exist_ok=True)
         with open(os.path.join(home(), "trusted"), "a", encoding="ascii") as file:
@@ -171,7 +168,8 @@ def _remember(document: Mapping[str, object]) -> None:
 
 
 def dropped(folder: SweepFolder, old: Plan, remaining: Container[str]) -> list[Run]:
-    """Return the runs of a recorded plan that succeeded and whose ids are not in `remaining`."""
+    """Return the succeeded runs of a recorded plan that are not retired and not in `remaining`
+    (ids)."""
     left = [run for run in old.runs if not run.retired and run.id not in remaining]
     states = folder.read_states() if left else {}
     return [r for r in left if r.id in states and states[r.id].state is State.SUCCEEDED]
@@ -186,7 +184,7 @@ def sentence(count: int) -> str:
 
 
 def require_consent(folder: SweepFolder, new: Plan, agree: Agree) -> None:
-    """Ask before finished runs leave their sweep. Raises `UsageError` if the answer is no."""
+    """Ask the user before a plan removes finished runs. Raises `UsageError` if the answer is no."""
     with suppress(NotFound):  # at the first launch
         old = folder.read_plan()
         remaining = {run.id for run in folder.with_chosen(new).runs}

@@ -13,9 +13,9 @@ KINDS = ("prefill", "cached", "sample", "train")
 
 
 class Counts(NamedTuple):
-    """The usage of one model. `prefill` counts the tokens of prompts, once per request, without
-    the `cached` tokens. `sample` tokens were sampled, `train` tokens went through forward and
-    backward passes. `steps` counts the optimizer's steps."""
+    """The usage of one model. `prefill` is the number of prompt tokens, counted once per request,
+    without the `cached` tokens. `sample` is the number of sampled tokens, `train` the number of
+    tokens in forward and backward passes, and `steps` the number of the optimizer's steps."""
 
     prefill: Count = 0
     cached: Count = 0
@@ -55,8 +55,9 @@ class Usage(NamedTuple):
 
 
 class SweepUsage(NamedTuple):
-    """The usage of a sweep at a `time`. `used` is the usage of all runs, and `to_come` is the
-    estimate for unfinished runs. `untold` is the number of runs whose usage is unknown."""
+    """The usage of a sweep at a `time`. `used` is the usage of all runs so far, and `to_come` is
+    the estimate of what unfinished runs will still use. `untold` is the number of runs whose usage
+    is unknown."""
 
     used: Annotated[Usage, Default(Usage())]
     to_come: Annotated[Usage, Default(Usage())]

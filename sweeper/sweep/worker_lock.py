@@ -13,8 +13,8 @@ _PAUSE = 0.05
 
 def hold(path: str) -> None:
     """Lock the file at `path` until this process ends. If the file cannot be locked, do nothing.
-    Several workers of the same job share the lock. Programs that this process executes, and child
-    processes that close its descriptors, do not hold the lock."""
+    Several workers of the same job share the lock. Programs that this process executes do not hold
+    the lock. A child process holds the lock until it closes its descriptors."""
     try:
         # The file may be a pipe. The descriptor stays open, since closing it releases the lock.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -32,7 +32,7 @@ def hold(path: str) -> None:
 
 
 def is_held(path: str) -> bool:
-    """Return whether a live process holds the file's lock. Return False if that is unknown."""
+    """Return whether a live process holds the file's lock; False if the lock cannot be checked."""
     # A network disk locks only files that are open for writing.
     for mode in (os.O_RDWR, os.O_RDONLY):
         with suppress(OSError):

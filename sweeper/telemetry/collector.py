@@ -14,7 +14,7 @@ _SECONDS = 30.0
 
 def address_of(collector: str, setting: str = "--otlp ") -> str:
     """Return the collector's URL. OTLP's path for traces is added to a URL without a path. Raises
-    `UsageError` for an invalid URL; `setting` is the prefix of the message."""
+    `UsageError` for an invalid URL, with a message that begins with `setting`."""
     if "@" in collector:
         raise UsageError(
             f"{setting.strip()} takes no user or password: set $OTEL_EXPORTER_OTLP_HEADERS"
@@ -48,8 +48,6 @@ def send(url: str, body: Mapping[str, object], seconds: float = _SECONDS) -> Non
 
 
 def _headers() -> dict[str, str]:
-    """Return the HTTP headers in $OTEL_EXPORTER_OTLP_HEADERS (`k=v,k=v`), a variable that
-    OpenTelemetry's own exporters also use."""
     text = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
     pairs = (part.partition("=") for part in text.split(",") if "=" in part)
     return {key.strip(): urllib.parse.unquote(value.strip()) for key, _, value in pairs}

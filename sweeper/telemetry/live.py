@@ -55,7 +55,8 @@ class Telemetry:
             atexit.register(self._finish)
 
     def episodes(self, name: str, summaries: str) -> None:
-        """Send the episodes of rollout summaries: `summaries` is the content of the file `name`."""
+        """Send the episodes in `summaries`, the content of a file of rollout summaries. The file's
+        `name` becomes a label."""
         if self._url is None:
             return
         if self._waiting.qsize() >= _MOST_WAITING:

@@ -17,8 +17,8 @@ _TOKENS = ("prompt_tokens", "sampled_tokens", "logprobs")
 
 
 class Trace(NamedTuple):
-    """A trajectory: its identity (`key`), its run, task and outcome (`about`), its turns (`steps`),
-    and its end in Unix seconds. `tokens` has the tokens of each turn, if they were captured."""
+    """A trajectory: its identity (`key`), its turns (`steps`), and its end in Unix seconds. `about`
+    has its run, task and outcome. `tokens` has the tokens of each turn, if they were captured."""
 
     key: tuple[str, ...]
     about: Mapping[str, object]
@@ -28,8 +28,8 @@ class Trace(NamedTuple):
 
 
 def trace_of(record: Mapping[str, object], about: Mapping[str, object], now: float) -> Trace:
-    """Return the trace of a rollout summary. `about` describes its run. Without recorded times, the
-    trace ends at `now`, and each turn takes one second."""
+    """Return the trace of a rollout summary. `about` has the labels of the run. Without recorded
+    times, the trace ends at `now`, and each turn takes one second."""
     trajectory = table_of(record.get("trajectory_metrics"))
     place = {
         "iteration": record.get("iteration"),
@@ -116,8 +116,6 @@ def spans(trace: Trace) -> list[dict[str, object]]:
 
 
 class _Stretch(NamedTuple):
-    """A period, in Unix seconds."""
-
     begun: float
     ended: float
 
@@ -148,7 +146,7 @@ def _span(
 
 
 def batches(traces: Sequence[Trace]) -> Iterator[dict[str, object]]:
-    """Yield the bodies of requests to a collector (`/v1/traces`). No trace is split."""
+    """Yield the bodies of requests to a collector (`/v1/traces`). Each trace is in one body."""
     batch: list[dict[str, object]] = []
     for trace in traces:
         more = spans(trace)

@@ -76,19 +76,20 @@ T = TypeVar("T")
 
 @dataclass
 class Site:
-    """A backend under test, by its name and `options`, and the events that a test can cause.
+    """A backend under test, with its name and `options`, and the events that a test can cause.
 
-    Jobs must be able to use `folder`. `opener` opens the backend for a sweep and its folder, if
-    `open_backend` is not enough. `resources` are the resources of each job. `parallel` jobs can run
-    at the same time; the test of many jobs runs `many` in total. `python` is the jobs' interpreter.
-    Waits last at most `seconds`. `knows_codes`: the backend reports the exit codes of jobs.
+    Jobs must be able to use `folder`. `opener` opens the backend for a sweep and its folder (None:
+    use `open_backend`). `resources` are the resources of each job. The site can run `parallel` jobs
+    at the same time, and the test of many jobs runs `many` jobs. `python` is the jobs' interpreter.
+    Each wait lasts at most `seconds`. With `knows_codes`, the backend reports the exit codes of
+    jobs.
 
-    `hold`, `silence`, `preempt` and `lose_node` are functions that return a context manager, which
-    causes an event at its start and undoes the event at its end. `hold`: jobs with the resources
-    that the context manager yields stay pending. `silence`: the platform does not answer. `preempt`
-    and `lose_node` get the backend's id of a job and take the job's machine away, the first like a
-    spot market, the second like a power cut. The platform must not restart a job with the resources
-    `fragile`.
+    `hold`, `silence`, `preempt` and `lose_node` return a context manager that causes an event while
+    its block runs (None: the site cannot cause this event). `hold` yields resources with which a
+    job stays pending. `silence` keeps the platform from answering. `preempt` and `lose_node` get
+    the backend's id of a job. `preempt` takes the job's machine away like a spot market, and
+    `lose_node` like a power cut. In tests of these two events, jobs have the resources `fragile`,
+    with which the platform must not restart a job.
     """
 
     name: str
@@ -136,8 +137,8 @@ class Site:
         saves: float = 0.0,
         resources: Mapping[str, object] = _NOTHING,
     ) -> JobSpec:
-        """Return a job that runs until `finish` is called. If it is cancelled, it saves for `saves`
-        seconds before it ends."""
+        """Return a job that runs until `finish` is called. A cancelled job first saves for `saves`
+        seconds."""
         where = str(self.place(sweep))
         self._submitted.setdefault(sweep, []).append(token)
         argv = [self.python, "-c", _JOB, str(saves), *extra, where, token]
@@ -150,14 +151,13 @@ class Site:
         return JobSpec(token, token, argv, where, dict(self.resources))
 
     def mark(self, token: str, kind: str, sweep: str = "sweep") -> Path:
-        """Return the path of a file that a job writes. `kind` is `started`, `place` (working
-        folder, and standard input unless it is a terminal), `told` (the job got SIGTERM), `below`
-        (a child of the job got SIGTERM) or `saved`."""
+        """Return the path of a file that a job writes. `kind` is `started`, `place` (the file has
+        the job's working folder and its standard input), `told` (the job got SIGTERM), `below` (a
+        child process of the job got SIGTERM) or `saved`."""
         return self.place(sweep) / f"{token}.{kind}"
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for a condition, and fail after `seconds`. `what` describes the condition in the
-        message."""
+        """Wait for a condition. Fail after `seconds`, with a message that contains `what`."""
         deadline = time.monotonic() + self.seconds
         while not condition():
             assert time.monotonic() < deadline, f"{what}: not within {self.seconds:g} s"
@@ -203,7 +203,6 @@ def _raises(act: Callable[[], object]) -> bool:
 
 
 def _needed(way: T | None, called: str) -> T:
-    """Return `way`, or skip the test if the site has none."""
     if way is None:
         pytest.skip(f"this site has no way to {called}")
     return way
@@ -230,8 +229,7 @@ class BackendContract:
             assert cwd == str(site.place())
 
     def test_what_is_forgotten(self, site: Site) -> None:
-        """A forgotten job that had ended is reported as absent or ended. A forgotten job that
-        was running continues."""
+        """After `forget`, an ended job is absent or ended, and a running job continues."""
         backend, over, going = site.open(), "acacacacacac-a1", "acacacacacad-a1"
         backend.submit([site.job(over), site.job(going)])
         site.await_start(over, going)
@@ -266,8 +264,8 @@ class BackendContract:
         assert {status.state for status in other.poll(tokens).values()} == {JobState.RUNNING}
 
     def test_jobs_that_are_to_be_shown_together(self, site: Site) -> None:
-        """Submit jobs for one window in two submissions, and also a job without a window. If 16
-        jobs can run in parallel, one window is too small for all of them."""
+        """Submit jobs for one window in two calls, and also a job without a window. At a site with
+        16 parallel jobs, the jobs do not fit into one window."""
         backend = site.open()
         tokens = [f"ababababab{index:02d}-a1" for index in range(max(2, min(16, site.parallel)))]
         jobs = [site.job(token)._replace(window="lr=0.1: a.b") for token in tokens]
@@ -315,9 +313,9 @@ class BackendContract:
         assert _status(backend, token).state is JobState.RUNNING
 
     def test_what_is_submitted_twice(self, site: Site) -> None:
-        """Submit a job twice, like a launcher that lost the reply to its first submission. The
-        backend may make one job or two. It reports the token as long as a job exists, and a cancel
-        of the token stops them all."""
+        """Submit a job twice, as a launcher does after the reply to its first submission was lost.
+        The backend may make one job or two. While a job exists, the backend reports the token. A
+        cancellation of the token stops all jobs."""
         backend, token = site.open(), "adadadadadad-a1"
         backend.submit([site.job(token)])
         site.await_start(token)
