@@ -16,8 +16,9 @@ _PANE_SECONDS = 60.0
 
 
 def alone(plan: Plan, name: str, store: Store) -> Plan:
-    """Return the plan of a sweep for debugging. The sweep's only run is the run `name` of `plan`.
-    Raises `NotFound`, `UsageError`."""
+    """Return the plan for `launch --debug`, whose only run is the run `name` of `plan`. Raises
+    `NotFound` if no run matches `name`, and `UsageError` if several match or the run needs the
+    result of another run."""
     run = _run_of(plan, name)
     if run.parents:
         raise UsageError(
@@ -61,8 +62,8 @@ def _free_name(name: str, store: Store) -> str:
 
 
 def show_pane(folder: SweepFolder, run: str) -> bool:
-    """Select the run's pane in its tmux session. Return False if the run ends before it has a
-    pane, or has no pane after a minute."""
+    """Show the pane of `run` in tmux. Return False if the run ends first, or has no pane within a
+    minute."""
     from sweeper.backends.tmux.server import TmuxServer
 
     server, deadline = TmuxServer(), time.monotonic() + _PANE_SECONDS

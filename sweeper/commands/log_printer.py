@@ -27,9 +27,9 @@ MANY = tuple(
 
 
 def assign(runs: list[str], palette: tuple[str, ...]) -> dict[str, str]:
-    """Return {run's id: colour}. The colour is derived from the id. If another run has this
-    colour already, the next free colour is used. Colours repeat only if there are more runs than
-    colours."""
+    """Return {run's id: colour}. The run's id determines the colour. If another run has this
+    colour, the run gets the next unused colour of `palette`. Colours repeat only if there are more
+    runs than colours."""
     colours: dict[str, str] = {}
     taken: set[int] = set()
     for run in runs:
@@ -76,14 +76,14 @@ RunKey = tuple[str, str, str]
 
 
 def run_key(run: RecordedRun) -> RunKey:
-    """Return the key of a run."""
+    """Return (root, sweep, id) of a run."""
     return run.root, run.sweep, run.id
 
 
 class LinePrinter:
     """A printer of the log lines that match `pattern` (None: all lines), as text or as JSON. If
-    there is more than one run, each line of text begins with the run's name, in the run's colour if
-    the terminal shows colours."""
+    lines of several runs are printed as text, each line begins with the run's name. The name is
+    coloured if the terminal shows colours."""
 
     def __init__(self, pattern: re.Pattern[str] | None, as_json: bool) -> None:
         self._pattern = pattern
@@ -131,7 +131,7 @@ class LinePrinter:
 
 
 def text_of(data: bytes) -> str:
-    """Return a line as a terminal shows it in the end: only the text after the last carriage
+    """Return the part of a line that a terminal leaves visible: the text after the last carriage
     return."""
     data = data.rstrip(b"\r")
     return sanitize(data[data.rfind(b"\r") + 1 :].decode("utf-8", "replace"))

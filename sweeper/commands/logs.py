@@ -126,7 +126,8 @@ class _Reader:
             self._warn_of_silence()
 
     def follow(self) -> None:
-        """Print lines as they are appended to the logs, until nothing more is expected."""
+        """Print new lines of the logs until all runs have ended, or no launcher and no job is
+        running."""
         self._refresh()
         if not self._tails:
             warn(f"{self._no_match()}{': waiting for one' * self._at_work()}")
@@ -145,8 +146,6 @@ class _Reader:
             self._warn_of_silence()
 
     def _print_more(self) -> bool:
-        """Print new lines of the logs, and update the list of runs from time to time. Return
-        whether all new lines were printed."""
         begun = time.monotonic()
         if begun >= self._next_refresh:
             self._refresh()
@@ -155,7 +154,6 @@ class _Reader:
         return self._print_new()
 
     def _is_over(self) -> bool:
-        """Return whether no more output is expected."""
         if not self._tails:
             return not self._at_work()
         if all(not isinstance(run, SweepRun) or run.is_finished for run in self._candidates):
@@ -171,7 +169,6 @@ class _Reader:
         return _REMOTE_SECONDS if remote else _POLL_SECONDS
 
     def _refresh(self) -> None:
-        """Read the list of runs and their states again."""
         wanted = self._arguments
         first = not self._candidates
         try:
@@ -214,12 +211,11 @@ class _Reader:
             raise NotFound(f"{names}: removed, so there is no log left to follow")
 
     def _files(self) -> dict[tuple[str, str], Files]:
-        """Return the current listings of the folders with logs, one listing for each sweep."""
         runs = {files_of(tail.run): tail.run for tail in self._tails.values()}
         return {place: Files(run.store, place[1]) for place, run in runs.items()}
 
     def _print_new(self) -> bool:
-        """Print the new lines of all logs. Return whether all new lines were printed."""
+        """Print new lines of all logs. Return False if some logs still have lines to print."""
         files = self._files()
         busy = list(self._tails.values())
         for _ in range(_ROUNDS):
@@ -240,14 +236,12 @@ class _Reader:
         return not busy
 
     def _print_some(self, tail: Tail, files: dict[tuple[str, str], Files]) -> bool:
-        """Print some new lines of a log. Return whether there were any."""
+        """Print some new lines of a log. Return False if the log has no new lines."""
         before = tail.offset
         self._printer.print_lines(self._printer.matching(tail.read(files[files_of(tail.run)])))
         return tail.offset != before
 
     def _ends(self, tail: Tail) -> bool:
-        """Return whether the attempt of `tail` has ended and its log may still have lines to
-        print."""
         run, attempt = tail.run, tail.attempt
         if not tail.pending and (not tail.is_empty or (run_key(run), attempt) in self._requested):
             return False
@@ -260,9 +254,8 @@ class _Reader:
         self._printer.print_lines(self._printer.matching(lines))
 
     def _start_back(self, tail: Tail, files: Files) -> None:
-        """Move the read position of `tail` to the start of the last `--lines` lines. With
-        `--grep`, instead print the last `--lines` matching lines, and move the position to the
-        end."""
+        """Skip all but the last `--lines` lines of a log. With `--grep`, print the last `--lines`
+        matching lines now, and skip the whole log."""
         count: int = self._arguments.lines
         if self._arguments.grep is None:
             tail.back(files, count)
@@ -273,8 +266,8 @@ class _Reader:
         self._printer.print_lines(lines)
 
     def _whole(self, tail: Tail, files: Files) -> Iterator[Line]:
-        """Yield the output of the newest attempt that has any. If `--lines` is given without
-        `--grep`, yield only that many last lines."""
+        """Yield the lines of the newest attempt with output. With `--lines N` and without `--grep`,
+        yield only the last N lines."""
         if self._arguments.lines is not None and self._arguments.grep is None:
             tail.back(files, self._arguments.lines)
         for chunk in _chunks(tail, files):
@@ -283,9 +276,9 @@ class _Reader:
         yield from self._backend_lines(tail)
 
     def _backend_lines(self, tail: Tail) -> Iterator[Line]:
-        """If the store has no output of an attempt, yield the backend's copy of the output. If
-        there is no copy either, yield the reason for the failure of the newest attempt, and nothing
-        for an earlier attempt. The backend is asked only once per attempt."""
+        """Yield an attempt's output from the backend if the store has none. If the backend has none
+        either and the attempt is the newest, yield the reason for its failure, if there is one.
+        Each attempt is requested from the backend only once."""
         run, attempt = tail.run, (run_key(tail.run), tail.attempt)
         if not tail.is_empty or not run.attempts or attempt in self._requested:
             return
@@ -319,8 +312,6 @@ class _Reader:
             warn(f"none of {len(runs)} runs has printed anything")
 
     def _no_match(self) -> str:
-        """Return a message that no run matches `--state` and `--where`. (Names without a match
-        raise an error earlier.)"""
         states, where = self._arguments.state, self._arguments.where
         wanted = [f"is {' or '.join(states)}"] if states else []
         wanted += [f"matches --where {where!r}"] if where else []
@@ -366,8 +357,8 @@ def _print_stacks(arguments: Namespace) -> int:
 
 
 def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") -> int:
-    """Print the messages that launchers of the sweeps logged on this machine. With `--follow`,
-    continue until the launcher has ended."""
+    """Print the messages that the launchers of each sweep logged on this machine. With `--follow`,
+    continue until the launcher of the sweep has ended."""
     if arguments.json or arguments.state or arguments.where:
         raise UsageError("--launcher works only with names of sweeps, --follow, --lines and --grep")
     registry = open_registry(arguments)
@@ -406,7 +397,6 @@ def _print_launcher(
 
 
 def _messages(path: str) -> list[str]:
-    """Return the lines of a launcher's log at `path`, including the rotated file."""
     lines: list[str] = []
     for name in (f"{path}.1", path):
         with suppress(OSError), open(name, encoding="utf-8", errors="replace") as file:
@@ -422,7 +412,7 @@ class _Backends:
         self._open: dict[tuple[str, str, str], Backend | None] = {}
 
     def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
-        """Yield the lines of an attempt's output that the backend has."""
+        """Yield the lines that the backend has of an attempt's output."""
         from sweeper.backends import open_backend, options_of
         from sweeper.sweep.folder import token
 
@@ -445,7 +435,6 @@ class _Backends:
 
 
 def _chunks(tail: Tail, files: Files) -> Iterator[list[Line]]:
-    """Yield the lines that a log has now, in batches."""
     before = -1
     while tail.offset != before:
         before = tail.offset

@@ -111,9 +111,8 @@ def _print_table(
     *,
     with_code: bool,
 ) -> None:
-    """Print a table with a line for each run. `roots` is ["root"] if there are several roots,
-    else []. Columns are computed from the run and from its record. (With `--json`, the records
-    are printed instead.)"""
+    """Print a table with a line for each run. `roots` contains the column title "root" if there are
+    several roots, and is empty otherwise."""
     columns: list[tuple[str, Callable[[RecordedRun, _Record], object]]] = [
         *((name, lambda run, _: run.root) for name in roots),
         ("sweep", lambda run, _: run.sweep),
@@ -150,8 +149,6 @@ def _marks(record: "_Record") -> str:
 
 
 def _print_notes(runs: list[RecordedRun]) -> None:
-    """Print notes below the table: about runs that are not listed, about sweeps without seeds,
-    and about values that a report computes differently."""
     for sentence in _retired(runs):
         say(sentence)
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
@@ -164,10 +161,10 @@ def _print_notes(runs: list[RecordedRun]) -> None:
 def _ordered(
     runs: list[RecordedRun], records: "list[_Record]", key: str | None, limit: int
 ) -> "tuple[list[RecordedRun], list[_Record]]":
-    """Return at most `limit` runs (0: all) and their records, sorted by a key (`-key`: backwards).
+    """Return at most `limit` runs (0: all) and their records, sorted by `key` (`-key`: in reverse).
     The key `value` puts the best value first. In both directions, numbers come before strings, and
-    runs without a value last. Raises `UsageError` for an unknown key, and for the key `value` if
-    the runs have different metrics."""
+    runs without a value come last. Raises `UsageError` for an unknown key, and for the key `value`
+    if the runs have different metrics."""
     order = list(range(len(runs)))
     if key is not None and runs:
         backwards, key = key.startswith("-"), key.removeprefix("-")
@@ -196,8 +193,7 @@ def _ordered(
 
 
 def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:
-    """Return sentences about runs of the same sweep that executed different code, packages or
-    data."""
+    """Return sentences about differences in code, packages or data between runs of one sweep."""
     sweeps: dict[tuple[str, str], list[RecordedRun]] = {}
     for run in runs:
         sweeps.setdefault((run.root, run.sweep), []).append(run)
@@ -209,8 +205,8 @@ def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:
 
 
 def _retired(runs: list[RecordedRun]) -> list[str]:
-    """Return a sentence for each sweep with runs that are no longer in the grid. The sentence
-    has the command that lists these runs. Return [] if such runs are listed already."""
+    """Return a sentence for each sweep with retired runs. The sentence has the command that lists
+    these runs. Return [] if `runs` contains a retired run."""
     if any(run.retired for run in runs):
         return []
     planned = [run for run in runs if isinstance(run, SweepRun)]
@@ -242,8 +238,8 @@ def _last(run: RecordedRun, key: str) -> float | None:
 
 
 def _refuse(key: str, runs: list[RecordedRun]) -> None:
-    """Raise `NotFound` if the first `_LOOKED_AT` runs have recorded some metrics, but not the
-    metric `key`."""
+    """Raise `NotFound` if the first `_LOOKED_AT` runs have recorded metrics, and `key` is not one
+    of these metrics."""
     histories = (run.readable_history for run in runs[:_LOOKED_AT])
     recorded = {name for history in histories for name in last_values(history.rows)}
     if recorded and key not in recorded:

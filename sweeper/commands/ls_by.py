@@ -31,25 +31,22 @@ _Values = tuple[object, ...]
 
 
 class _Best(NamedTuple):
-    """The best cell of a row: its name, the mean value of its runs, and the number of these
-    runs."""
-
     cell: str
     value: float
     runs: int
 
 
 class _Row(NamedTuple):
-    """A row of the table: the values of the keys, and (column, run) for each run."""
+    """A row of the table: the values of the keys in `--by`, and (column, run) for each run."""
 
     values: _Values
     runs: list[tuple[str, RecordedRun]]
 
 
 def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_json: bool) -> int:
-    """Print the table of states, or the table of scores if `by` contains `checkpoint` or `suite`.
-    `by` is the value of `--by`: keys separated by commas. Raises `NotFound` for a key that no run
-    has."""
+    """Print a table of the runs' states. Print a table of scores instead if `by` contains
+    `checkpoint`, or contains `suite` and no run has a setting `suite`. `by` is the value of `--by`:
+    keys separated by commas. Raises `NotFound` for a key that no run has."""
     keys = keys_of(by)
     settings = {name for run in runs for name in run.config}
     scored = CHECKPOINT in keys or (SUITE in keys and SUITE not in settings)
@@ -80,13 +77,12 @@ def _value_of(config: Mapping[str, object], keys: Sequence[str]) -> _Values:
 
 
 def identity(config: Mapping[str, object], keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of the keys in canonical form. These values identify a row."""
+    """Return a text for each key, "" if `config` lacks the key. The texts identify a row."""
     return tuple(canonical(config[key]) if key in config else "" for key in keys)
 
 
 def one_or_all(values: _Values) -> object:
-    """Return the field `value` of a row in `--json`: the value of the only key or, if there are
-    several keys, the list of their values."""
+    """Return the only value, or a list if there are several values."""
     return values[0] if len(values) == 1 else list(values)
 
 
@@ -126,8 +122,8 @@ def _states(
 
 
 def nested(rows: Mapping[tuple[str, ...], T]) -> list[T]:
-    """Return the rows in nested order: sorted by the first key, then by the second key, and so
-    on. The values of a key are in the order of their first appearance."""
+    """Return the rows sorted by the first key, then by the second key, and so on. The values of
+    each key are in the order of their first appearance."""
     orders: dict[tuple[int, str], int] = {}
     for identity in rows:
         for place in enumerate(identity):
@@ -137,8 +133,6 @@ def nested(rows: Mapping[tuple[str, ...], T]) -> list[T]:
 
 
 def _cell(row: _Row, column: str) -> str | None:
-    """Format the states of the runs in one column of a row, with counts if there are several
-    runs."""
     states = _count(row, column)
     if not states:
         return None
@@ -150,9 +144,9 @@ def _count(row: _Row, column: str) -> Counter[str]:
 
 
 def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
-    """Return (column, run) for each run. The column is the run's stage, or the run's sweep if there
-    are no stages. If there are several sweeps, the sweep's name precedes the stage. If there are
-    several roots, the root precedes the sweep's name."""
+    """Return (column, run) for each run. The column is the run's stage, or its sweep if the run has
+    no stage. If there are several sweeps, the name of the sweep precedes the stage. If there are
+    several roots, the root precedes the name of the sweep."""
     several = len({(run.root, run.sweep) for run in runs}) > 1
     roots = len({run.root for run in runs}) > 1
     placed: list[tuple[str, RecordedRun]] = []
@@ -164,8 +158,9 @@ def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
 
 
 def _best(rows: Sequence[_Row]) -> tuple[str | None, list[_Best | None]]:
-    """Return the metric that all runs have, and the best cell of each row. If the runs have no
-    metric or different metrics, return None for the metric and for each cell."""
+    """Return the metric of the runs, and the best cell of each row (None if no run of the row has a
+    value). If the runs do not all have the same metric, return None for the metric and for each
+    row."""
     runs = [run for row in rows for _, run in row.runs]
     metrics = {(run.metric["name"], run.metric.get("goal", "minimize")) if run.metric else None
                for run in runs}  # fmt: skip
@@ -228,8 +223,8 @@ def _document(
 
 
 class _Scored(NamedTuple):
-    """A row of the table of scores. `label` is the run or model of the checkpoint ("" if the row
-    may have several runs). `values` are the values of the keys. `scores` is {suite: scores}."""
+    """A row of the table of scores. `label` is the run or model of the checkpoint ("" in a row of
+    means). `values` are the values of the keys in `--by`. `scores` is {suite: scores}."""
 
     label: str
     values: _Values
@@ -239,8 +234,9 @@ class _Scored(NamedTuple):
 def _scores(
     runs: Sequence[RecordedRun], keys: Sequence[str], registry: Registry, as_json: bool
 ) -> None:
-    """Print the table of scores. With the key `checkpoint`, each checkpoint has a row. Otherwise
-    a row shows the mean score of its runs' last checkpoints."""
+    """Print the table of scores. With the key `checkpoint`, print a row for each checkpoint.
+    Otherwise each row shows a mean over runs. For each suite, only the last score of a run
+    counts."""
     keys = [key for key in keys if key != SUITE]
     rows = _scored(series_of(registry.scores_by_run(runs)), keys)
     suites = list(dict.fromkeys(suite for row in rows for suite in sorted(row.scores)))

@@ -76,8 +76,8 @@ def tell_marks(name: str, marks: Marks) -> None:
 
 
 def _text(arguments: Namespace, name: str) -> str | None:
-    """Return the text of the note, from the argument, a file or an editor. None if there is no
-    text. Raises `UsageError`, `EnvironmentFailure`."""
+    """Return the text of the note from the argument, a file or an editor; None if there is no
+    text."""
     if sum([arguments.text is not None, arguments.file is not None, arguments.edit]) > 1:
         raise UsageError("give only one of a text, --file and --edit")
     if arguments.edit:
@@ -94,8 +94,7 @@ def _text(arguments: Namespace, name: str) -> str | None:
 
 
 def _read(file: TextIO, name: str) -> str:
-    """Read the text of a note from a file. Raises `UsageError` if the text is too long, without
-    reading further, since a pipe may never end."""
+    """Read the text of a note from a file. Raises `UsageError` if the text is too long."""
     text = file.read(MOST_CHARACTERS + 1)
     if len(text) > MOST_CHARACTERS:
         raise UsageError(f"{name}: a note has at most {MOST_CHARACTERS:,} characters")
@@ -103,7 +102,7 @@ def _read(file: TextIO, name: str) -> str:
 
 
 def _edited(name: str) -> str | None:
-    """Open an editor, and return the text that the user wrote, or None for an empty text."""
+    """Return the text that the user writes in an editor; None if the text is empty."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
         raise EnvironmentFailure("--edit: set $VISUAL or $EDITOR to an editor")

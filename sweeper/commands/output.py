@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 
 def print_json_answer(document: Mapping[str, object], problems: Problems) -> int:
-    """Print one JSON object, with the read errors under the key `problems`. Return the exit
+    """Print `document` as JSON, with the read errors under the key `problems`. Return the exit
     code."""
     print_json({**document, "problems": problems})
     return tell_problems(problems, listed=True)
 
 
 def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
-    """Run a verb that starts runs. With `--json`, print the verb's output on standard error, and
-    then the output of `status --json` for the sweep `arguments.sweep` on standard output."""
+    """Call `run`, and return the exit code. With `--json`, print the output of `run` on standard
+    error, and afterwards the output of `status --json` for the sweep on standard output."""
     if not arguments.json:
         return run(arguments)
     from sweeper.commands.status_table import print_status
@@ -46,21 +46,21 @@ def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
 
 
 def print_steered(done: "Steered", **more: object) -> int:
-    """Print the result of a request to a sweep as JSON, with the additional keys `more`."""
+    """Print `done` as JSON, with the additional keys `more`. Return the exit code."""
     return print_json({"schema": 1, **done._asdict(), **more})
 
 
 def agreeing(arguments: Namespace) -> "Agree":
-    """Return a function that shows the commands of a plan and asks whether to execute them. If
-    `--trust` is given, the function answers yes without asking. Otherwise, without a terminal,
-    it answers no. It raises `UsageError` if the user declines."""
+    """Return a function that shows the commands of a plan and asks the user whether to execute
+    them. The function raises `UsageError` if the user says no. It does not ask if `--trust` is
+    given (the answer is yes), or if there is no terminal (the answer is no)."""
     return _asking(arguments.trust, "execute this with your environment?")
 
 
 def dropping(arguments: Namespace) -> "Agree":
-    """Return a function that names the finished runs to drop from a sweep and asks whether to
-    drop them. If `--drop` is given, the function answers yes without asking. Otherwise, without
-    a terminal, it answers no. It raises `UsageError` if the user declines."""
+    """Return a function that lists the finished runs to drop and asks the user whether to drop
+    them. The function raises `UsageError` if the user says no. It does not ask if `--drop` is given
+    (the answer is yes), or if there is no terminal (the answer is no)."""
     ask = _asking(arguments.drop, "drop them?")
     # Without a terminal, the error that follows says the same.
     return ask if is_screen() and not arguments.drop else lambda _: bool(arguments.drop)
@@ -107,8 +107,8 @@ def _page_size(items: Sequence[object], arguments: Namespace) -> int:
 
 
 def print_text(title: str, text: str) -> None:
-    """Print text with a title. The first line of the text follows the title on the same line.
-    Further lines are indented."""
+    """Print `title`, followed by the first line of `text` on the same line. Indent the other
+    lines."""
     first, *more = sanitize_lines(text).splitlines() or [""]
     say(f"{title}: {first}")
     for line in more:

@@ -22,8 +22,8 @@ exit codes: 0 done, 1 a bug in sweeper, 2 usage or a bad grid, 3 some runs faile
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Parse a command line. Optional and repeatable positional arguments may follow options, as in
-    `launch grid.yaml --wait max_steps=5`. argparse does not support this order in subcommands."""
+    """Parse a command line. Unlike plain argparse, accept optional and repeated positional
+    arguments after options, as in `launch grid.yaml --wait max_steps=5`."""
     command = None
     if words[:1] == ["run"] and "--" in words:
         # argparse would take words of the user's command as options.
@@ -47,10 +47,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Build the whole parser if `words` is None. Otherwise, to save milliseconds, build only the
-    part that the command line `words` needs. If `words` begins with a verb, all other verbs are
-    left out. If `words` begins with no verb, all verbs are included, but only verbs in `words` get
-    arguments."""
+    """Build the parser. With `words` (a command line), build only the parts that `words` needs,
+    which saves milliseconds. If the first word is a verb, other verbs are left out. Otherwise all
+    verbs are included, and those that occur in `words` have arguments."""
     top = _Parser(
         prog="sweeper",
         usage="sweeper [-h] [--version] [--completion SHELL] VERB ...",
@@ -75,8 +74,6 @@ def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
 def _add(
     add: Callable[..., argparse.ArgumentParser], name: str, whole: str
 ) -> argparse.ArgumentParser:
-    """Add the parser of the verb `whole`, without arguments. `name` is the last word of the
-    verb."""
     entry = VERBS[whole]
     verb = add(
         name,
@@ -102,7 +99,7 @@ def _declare(verb: argparse.ArgumentParser, whole: str) -> None:
 
 
 def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
-    """Add parsers for the verbs of two words that begin with `name`."""
+    """Add the parsers of verbs with two words whose first word is `name`."""
     seconds = verb.add_subparsers(
         dest="part",
         title="actions",
@@ -121,8 +118,7 @@ def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """A formatter that determines the terminal's width without `shutil`. argparse makes a
-    formatter for each argument, and would import `shutil` and its compressors."""
+    """A formatter that finds the terminal's width without `shutil`, which is slow to import."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
@@ -130,7 +126,6 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 @functools.cache
 def _columns() -> int:
-    """Return the width of the terminal, like `shutil.get_terminal_size`."""
     setting = os.environ.get("COLUMNS", "")
     if setting.isdecimal() and int(setting):
         return int(setting)
@@ -141,8 +136,7 @@ def _columns() -> int:
 
 
 class _Help(_Formatter):
-    """A formatter that leaves options out of the usage line, since the help has a line for each
-    option."""
+    """A formatter whose usage line has no options. The help lists them below."""
 
     def add_usage(
         self,
@@ -188,8 +182,6 @@ def _verbs() -> str:
 
 
 class _Version(argparse.Action):
-    """The action of `--version`. It looks up the version only when needed."""
-
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
 
@@ -201,8 +193,6 @@ class _Version(argparse.Action):
 
 
 class _Completion(argparse.Action):
-    """The action of `--completion`. It prints the code that turns on completion in a shell."""
-
     def __init__(self, option_strings: Sequence[str], dest: str, choices: Sequence[str]) -> None:
         super().__init__(
             option_strings,

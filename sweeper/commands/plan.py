@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _power(preview: "LaunchPreview", root: str) -> str | None:
-    """Describe the smallest lead that the planned seeds can detect. None if the noise is
+    """Describe the smallest lead that the planned seeds can detect; None if the noise is
     unknown."""
     metric = preview.plan.metric
     begun = any(run.state.state is State.SUCCEEDED for run in preview.previews)

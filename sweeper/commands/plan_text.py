@@ -134,8 +134,8 @@ def terminal_width() -> int | None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, gives: int = 0
 ) -> Iterator[str]:
-    """Yield the lines of a table. If the table is wider than `width`, the column with the index
-    `gives` is cut."""
+    """Yield the lines of a table. If the table is wider than `width`, cut the column at index
+    `gives`."""
     rows = [[sanitize(cell) for cell in row] for row in rows]
     widths = [max(map(display_width, cells)) for cells in zip(columns, *rows, strict=True)]
     if width is not None:
@@ -148,8 +148,8 @@ def table(
 
 
 def cut(text: str, width: int) -> str:
-    """Shorten a text to `width` columns by cutting its middle, since the name of a run ends with
-    the seed."""
+    """Shorten a text to `width` columns. Cut the middle: the end of a run's name, which is the
+    seed, stays."""
     if display_width(text) <= width:
         return text
     end = (width - 3) // 3
@@ -164,7 +164,6 @@ def _clipped(text: str, width: int | None) -> Iterator[str]:
 
 
 def _act(preview: RunPreview, succeeded: Collection[str]) -> str:
-    """Describe what a launch would do with a run. `succeeded` has the ids of succeeded runs."""
     if preview.attempt and not all(parent in succeeded for parent in preview.run.parents):
         return "later"
     return {0: "leave", 1: "start"}.get(preview.attempt, f"attempt {preview.attempt}")
@@ -178,16 +177,16 @@ def _head(plan: Plan) -> str:
 
 
 def _key_of(part: Plan, plan: Plan) -> str:
-    """Return the title of the column with keys. The title contains the stage's name if there are
-    stages."""
+    """Return the title of the column that shows keys. If there are stages, the title names the
+    stage."""
     stage = next((run.stage for run in part.runs), None)
     return f"{stage}: key" if plan.stages and stage else "key"
 
 
 def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yield (key, number of values, values) for each axis, for each other key that varies, and for
-    the seeds if there are several. The values are collected from the runs, so they are also correct
-    for zipped, sampled, conditional and excluded axes."""
+    """Yield (key, number of values, values) for each axis and for each other key whose value
+    differs between runs. Also yield a tuple for the seeds if there are several seeds. All values
+    come from the runs, so zipped, sampled, conditional and excluded axes are counted correctly."""
     seen: dict[str, dict[str, object]] = {key: {} for key in plan.axes}
     present: Counter[str] = Counter()
     texts: dict[int, str] = {}
@@ -215,8 +214,8 @@ def _listed(values: Sequence[object]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value in the notation of a grid. A string is quoted if it would otherwise be read
-    as another type of value, or as several values."""
+    """Return a value in the notation of a grid. Quote a string that could be read as another type,
+    or as several values."""
     if isinstance(value, str) and is_plain(value) and ", " not in value:
         return value
     return flow(value)

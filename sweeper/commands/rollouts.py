@@ -173,22 +173,18 @@ def run(arguments: Namespace) -> int:
 
 
 class _Match(NamedTuple):
-    """A trajectory to show, with its run and the reader of its conversation."""
-
     run: RecordedRun
     rollout: Found
     words: Words
 
     @property
     def transcript(self) -> Transcript:
-        """The conversation of the trajectory."""
         return self.words.of(self.rollout)
 
 
 def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Match], int]:
-    """Return the requested trajectories of the runs, in the requested order, and the number of
-    unreadable lines. Runs without rollouts are skipped. Raises `NotFound` if no run has
-    rollouts."""
+    """Return the requested trajectories in the requested order, and the number of unreadable lines.
+    Runs without rollouts are skipped. Raises `NotFound` if no run has rollouts."""
     matches: list[_Match] = []
     skipped, missing = 0, list[NotFound]()
     for run in runs:
@@ -216,8 +212,8 @@ def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Matc
 
 
 def _print_page(page: Sequence[_Match], names: Mapping[int, str]) -> None:
-    """Print a line for each trajectory. `names` is {id(run): name}. `names` is empty if there is
-    only one run."""
+    """Print a line for each trajectory. `names` is {id(run): name}, or {} if there is only one
+    run."""
     texts = [excerpt(_last_answer(match.rollout, match.transcript), _LINE) for match in page]
     columns = [*(["run"] if names else []), *_COLUMNS, *(["text"] if any(texts) else [])]
     rows: list[list[object]] = []
@@ -243,8 +239,8 @@ def _only_items(run: RecordedRun) -> bool:
 
 
 def _of_run(run: RecordedRun, arguments: Namespace) -> tuple[list[Found], int]:
-    """Return the trajectories in the requested files of a run, with captured tokens, and the
-    number of unreadable lines."""
+    """Return the trajectories in the requested files of a run, and the number of unreadable lines.
+    The trajectories include the captured tokens."""
     summaries, captures = summary_files(run.files, run.folders()), captured(run)
     recorded = [*summaries, *dict.fromkeys(capture.file for capture in captures)]
     files = set(_files(run, recorded, arguments))
@@ -304,9 +300,9 @@ def _tags(rollout: Found) -> list[str]:
 
 
 def _last_answer(rollout: Found, conversation: Transcript) -> str:
-    """Return the text that a table shows for a trajectory: the model's last answer, or else the
-    last logged messages. An answer that may belong to another trajectory begins with `?`. If the
-    conversation of a group could not be divided, return a hint to `--full`."""
+    """Return the text that a table shows for a trajectory: the model's last answer, or the last
+    messages if there is no answer. `?` precedes an answer that may belong to another trajectory. If
+    only the conversations of the whole group are known, return a hint to `--full`."""
     logged = turns_logged(rollout.record)
     if conversation.whose == "group":
         return "(in the group's conversations: see --full)"
@@ -386,9 +382,8 @@ def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Names
 def show_against(
     registry: Registry, run: RecordedRun, other: RecordedRun, arguments: Namespace
 ) -> int:
-    """Print the items that `run` solves (all answers are right) and `other` fails (all answers are
-    wrong), with one answer of each run. Two items are the same if their `task` and `item` are
-    equal."""
+    """Print the items that `run` solves (each answer is right) and `other` fails (each answer is
+    wrong), with one answer of each run. Items are compared by `task` and `item`."""
     solved, failed = (_by_item(registry, each, arguments) for each in (run, other))
     pairs = [
         (solution[0], failure[0])
@@ -423,8 +418,8 @@ def show_against(
 def _by_item(
     registry: Registry, run: RecordedRun, arguments: Namespace
 ) -> dict[tuple[str, str], list[ItemRow]]:
-    """Return {(task, item): answers} for the answers of a run that have a score and that the
-    arguments select. Raises `NotFound` if the run has recorded no answers."""
+    """Return {(task, item): answers} with the requested answers of a run. Answers without a score
+    are left out. Raises `NotFound` if the run has recorded no answers."""
     rows = registry.item_rows(run)
     if not rows:
         raise NotFound(f"{run.sweep}/{run.name} has recorded no answers to items")

@@ -100,13 +100,13 @@ def _grid(arguments: Namespace) -> dict[str, object]:
 
 
 def _escaped(word: str) -> str:
-    """Escape the braces in a word of a command for a grid, except in `{log_path}`, `{run}`,
+    """Escape braces for use in a grid's command, but keep the placeholders `{log_path}`, `{run}`,
     `{attempt}` and `{seed}`."""
     return _HOLES.sub(r"{\1}", word.replace("{", "{{").replace("}", "}}"))
 
 
 def _lines(name: str) -> list[list[str]]:
-    """Return the commands in a file, which has one command per line. Raises `GridError` with all
+    """Return the commands in a file with one command per line. Raises `GridError` with all
     mistakes."""
     text, source = _read(name)
     commands: dict[tuple[str, ...], int] = {}
@@ -149,8 +149,8 @@ def _read(name: str) -> tuple[str, str]:
 
 
 def _fresh_name(command: Sequence[str]) -> str:
-    """Return a name for a new sweep: the name of the script, module or program (or `run` if this
-    name is not valid), with a random suffix."""
+    """Return a name for a new sweep: the name of the command's script, module or program (`run` if
+    that name is not valid), and a random suffix."""
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     modules = [word for flag, word in itertools.pairwise(command) if flag == "-m"]
     word = next(iter([*scripts, *modules]), command[0] if command else "")
@@ -161,7 +161,7 @@ def _fresh_name(command: Sequence[str]) -> str:
 
 
 def _gpus(arguments: Namespace) -> list[str]:
-    """Convert `--gpus` to an override of the backend's option for GPUs."""
+    """Convert `--gpus` to an override of a setting in `launch`. Return [] without `--gpus`."""
     if arguments.gpus is None:
         return []
     from sweeper.backends import backend_type
@@ -179,13 +179,12 @@ def _gpus(arguments: Namespace) -> list[str]:
 
 
 def _named_by_option(problem: str) -> str:
-    """Reword a problem of the grid, so that it mentions options of the command line."""
     return re.sub(r"^(name|command): (?=\1: )", "", problem).replace("name: ", "--name: ", 1)
 
 
 def _followed(arguments: Namespace) -> int:
-    """Print the output of the runs until they have ended. Return the exit code of the sweep, or 130
-    if interrupted."""
+    """Print the output of the runs until they have ended. Return the sweep's exit code; 130 after
+    Ctrl-C."""
     from sweeper.commands import logs
     from sweeper.commands.waiting import tell_failed
     from sweeper.results.waiting import wait
@@ -223,13 +222,13 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class NeedsShell(Exception):
-    """Raised for a line that only a shell understands, or that is not a command, such as one with
-    an open quotation. The message names the reason."""
+    """Raised for a line that only a shell understands, and for a line with an incomplete quotation
+    or escape. The message names the reason."""
 
 
 def split_line(line: str) -> list[str]:
-    """Split a line into the words of a command. If variables precede the program (`A=1 python
-    x.py`), the command begins with `env`, which sets them. Raises `NeedsShell`."""
+    """Split a line into the words of a command. If the line begins with variables (`A=1 python
+    x.py`), the first word is `env`, a program that sets them. Raises `NeedsShell`."""
     pieces: list[str] = []
     end = 0
     for match in _PIECE.finditer(line):

@@ -15,8 +15,8 @@ _NAMED = 5  # how many sweeps a message names
 
 
 def open_registry(arguments: Namespace, *, cache: bool = True, snapshot: bool = False) -> Registry:
-    """Open the registry of the requested root or roots. `snapshot`: the caller reads the
-    registry only once."""
+    """Open the registry of the requested roots. Set `snapshot` if the caller reads the registry
+    once."""
     return Registry(*_roots(arguments.root), cache=cache, snapshot=snapshot)
 
 
@@ -28,9 +28,9 @@ def _roots(root: str | Sequence[str] | None) -> list[str]:
 
 
 def prefixes(runs: Iterable[RecordedRun]) -> Callable[[RecordedRun], str]:
-    """Return a function that returns the prefix to show before a run's name or cell: "" if all
-    runs belong to one sweep, `sweep/` if there are several sweeps, `root/sweep/` if there are
-    several roots."""
+    """Return a function that returns the text to show before a run's name or cell. The text is ""
+    if all runs belong to one sweep, `sweep/` if there are several sweeps in one root, and
+    `root/sweep/` if there are several roots."""
     places = {(run.root, run.sweep) for run in runs}
     roots = len({root for root, _ in places}) > 1
     sweeps = len(places) > 1
@@ -50,9 +50,9 @@ def chosen(
 
 
 def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
-    """Open the registry, and return the runs that the arguments select. If `--root` is not given,
-    and `runs` has only folders or addresses and no sweep of the default root, the registry has
-    these folders, which may be sweeps or plain runs."""
+    """Open the registry, and return the runs that the arguments select. Without `--root`, `runs`
+    may be folders or addresses outside the default root, either of sweeps or of other runs. In this
+    case, the registry has only these folders."""
     names: list[str] = arguments.runs
     registry = open_registry(arguments, snapshot=True)
     folders = [name for name in names if "://" in name or os.path.isdir(name)]
@@ -79,18 +79,18 @@ def _sweeps(registry: Registry) -> list[Sweep]:
 
 
 def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
-    """Return the sweep (or None) and the names of runs in a verb's arguments. If an optional
-    sweep follows options, argparse mistakes the sweep for the name of a run. This function
-    corrects the mistake."""
+    """Return the sweep (None if none is given) and the names of runs in a verb's arguments.
+    argparse mistakes a sweep after an option for a run, so the first run counts as the sweep if no
+    sweep was parsed."""
     if arguments.sweep is None and arguments.runs:
         return arguments.runs[0], arguments.runs[1:]
     return arguments.sweep, arguments.runs
 
 
 def only(registry: Registry, *, at_work: bool = False) -> str:
-    """Return the sweep that a verb changes if the user names none: the only sweep or, if there
-    are several and `at_work` is set, the only one with a launcher. Raises `NotFound` if there is
-    no sweep, and `UsageError` if there are several."""
+    """Return the name of the only sweep. If there are several sweeps and `at_work` is set, return
+    the only sweep with a launcher. Raises `NotFound` if there is no sweep, and `UsageError` if
+    several sweeps are possible."""
     sweeps = _sweeps(registry)
     choices = [sweep.name for sweep in sweeps]
     if at_work and len(sweeps) > 1:
@@ -104,9 +104,9 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
 def open_named(
     root: str | Sequence[str] | None, requests: Sequence[str], registry: Registry | None = None
 ) -> tuple[Registry, list[str]]:
-    """Return a registry that has all requested sweeps, and the name of each of them in this
-    registry. A name that is not in a requested root is taken for the path of a sweep's folder,
-    or of a cell below this folder. The returned name then begins with the sweep's root."""
+    """Return a registry with all requested sweeps, and the name of each request in this registry. A
+    request that is no sweep of the requested roots is the path of a sweep's folder, or of a folder
+    of a cell. The name for a path begins with the root of the sweep."""
     requested = _roots(root)
     registry = registry or Registry(*requested, snapshot=True)
     roots: list[str] = []
@@ -123,8 +123,9 @@ def open_named(
 
 
 def _folder_below(registry: Registry, name: str) -> str | None:
-    """Return the path of the folder `name` below a requested root (`.` is the root itself). None if
-    there is no such folder, if `name` is a sweep, or if `name` begins with `/`, `./` or `../`."""
+    """Return the path of the folder `name` below a requested root; `.` is the root itself. Return
+    None if there is no such folder or `name` is a sweep. Also return None for `/...`, `./...` and
+    `../...`."""
     if name.startswith(("/", "./", "../")) or name == ".." or _is_in(registry, name):
         return None
     paths = (os.path.normpath(os.path.join(root, name)) for root in registry.roots)
@@ -136,7 +137,7 @@ def _is_in(registry: Registry, name: str) -> bool:
 
 
 def _split_folder(name: str) -> tuple[str | None, str]:
-    """Split the path or address of a sweep's folder, or of a cell below this folder, into the
+    """Split the path or address of a sweep's folder, or of a cell's folder in the sweep, into the
     root and the path below the root. Return (None, name) if there is no sweep at the path."""
     path = name.rstrip("/") if "://" in name else os.path.abspath(name)
     for depth in (1, 2):
@@ -149,8 +150,8 @@ def _split_folder(name: str) -> tuple[str | None, str]:
 
 
 def run_of(registry: Registry, name: str) -> SweepRun:
-    """Return the run `name`. If `name` is a sweep, return its only run, or else the best run of
-    its best cell. Raises `NotFound`, `UsageError`."""
+    """Return the run `name`. If `name` is a sweep, return its only run, or the best run of its best
+    cell. Raises `NotFound`, and `UsageError` for a run that belongs to no sweep."""
     if registry.has_sweep(name):
         if len(runs := registry.sweep(name).runs) == 1:
             return runs[0]

@@ -50,8 +50,6 @@ class _File(TypedDict):
 
 
 class _Document(TypedDict):
-    """The `--json` output for a run, except the keys `schema` and `problems`."""
-
     run: _Run
     command: list[str] | None
     provenance: dict[str, object]
@@ -151,9 +149,8 @@ def _parts(times: StepTimes) -> Iterator[tuple[str, str, str]]:
 
 
 def _step_of(checkpoint: Mapping[str, object]) -> object:
-    """Return the training position of a checkpoint: the batch, together with the epoch if there is
-    one, because the batch may restart in every epoch. For the last checkpoint, which has no batch,
-    return the number of completed epochs."""
+    """Return the position of a checkpoint in the training: the batch, and the epoch if it is
+    recorded. The last checkpoint has no batch. For it, return the number of completed epochs."""
     batch, epoch = checkpoint.get("batch"), checkpoint.get("epoch")
     if not epoch:
         return batch
@@ -170,8 +167,7 @@ def _section(title: str, columns: tuple[str, ...], rows: Iterable[Sequence[objec
 
 
 def facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield (key, text) for each fact about the provenance of a run. Long texts are cut;
-    `--json` has the full texts."""
+    """Yield (key, text) for each fact about the origin of a run. Long texts are cut."""
     for key, value in dotted(provenance):
         if value is None or value in ([], {}):
             continue

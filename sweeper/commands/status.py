@@ -37,8 +37,8 @@ _BELOW = 8
 
 
 class RunStatus(TypedDict):
-    """The reported status of a run: state, number of attempts, the reason if the run did not
-    succeed, and the launcher's last observation of the job."""
+    """The status of a run: its state, the number of attempts, the reason if the run ended without
+    success, and the launcher's last observation of the job."""
 
     state: str
     attempts: int
@@ -47,15 +47,14 @@ class RunStatus(TypedDict):
 
 
 class _Screen(io.StringIO):
-    """A stream that collects output for a terminal. The output is then written in one call,
-    without flicker."""
+    """A buffer that counts as a terminal. Printing the buffer in one call avoids flicker."""
 
     def isatty(self) -> bool:
         return True
 
 
 def follow(arguments: Namespace) -> int:
-    """Print the status of a sweep again and again, until no job and no launcher of the sweep is
+    """Print the status of a sweep repeatedly until no job and no launcher of the sweep is
     running."""
     from sweeper.commands.selection import open_registry
     from sweeper.results.waiting import SHARE, Live
@@ -104,9 +103,9 @@ def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
 
 
 def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """Shorten the output of `print_status` to `height` lines. The table, which ends at the first
-    empty line, is cut so that the lines after the table fit. A line that is wider than `width` is
-    wrapped, except an alarm, which gets only one line."""
+    """Shorten the output of `print_status` to `height` lines. The table ends at the first empty
+    line. It is cut so that the text below it fits. Lines wider than `width` are wrapped; only
+    alarms are cut to one line."""
     from rich.cells import chop_cells
 
     shown: list[str] = []
@@ -127,8 +126,8 @@ def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
 
 
 class Change:
-    """The changes since the last poll. `runs` has (run, earlier status, new status) for each
-    changed run; the earlier status is None for a new run. `sentences` are about the sweep."""
+    """The changes between two polls. `runs` has (run, earlier status, new status) for each changed
+    run; the earlier status is None for a new run. `sentences` are about the sweep."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, RunStatus | None, RunStatus]] = []
@@ -144,8 +143,8 @@ def changes(
     seen: dict[str, object],
     now: dict[str, object],
 ) -> Change:
-    """Return the changes since the last poll. `before` and `after` have the status of each run,
-    then and now. `seen` and `now` are what the launcher published, then and now."""
+    """Return the changes between two polls. `before` and `seen` are from the earlier poll, `after`
+    and `now` from the later poll. `seen` and `now` are values that the launcher published."""
     change = Change()
     for run, status in after.items():
         if before.get(run) != status:
@@ -167,8 +166,6 @@ def changes(
 
 
 class _Reporter:
-    """Prints the changes since the last poll."""
-
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
         self._printed: dict[str, RunStatus] = {}
@@ -178,7 +175,7 @@ class _Reporter:
         self._counts: Counter[str] = Counter()
 
     def report(self, sweep: "Sweep", status: Status) -> None:
-        """Print the changes since the last report."""
+        """Print what changed since the previous call."""
         runs, at_work = current(sweep.runs), status.at_work
         seen = status.published()
         wanted = self._wanted(runs)
@@ -203,8 +200,8 @@ class _Reporter:
         self._began, self._printed, self._published = True, statuses, seen
 
     def _wanted(self, runs: Sequence["RecordedRun"]) -> list["RecordedRun"]:
-        """Return the runs that `--state` and `--where` select. A run that was once in a selected
-        state remains selected."""
+        """Return the runs that match `--where` and now have, or earlier had, a state in
+        `--state`."""
         states = self._arguments.state
         chosen = pick(runs, (), None, self._arguments.where)
         if not states:
@@ -264,7 +261,7 @@ def _run_status(run: "RecordedRun", observed: dict[str, str]) -> RunStatus:
 
 def describe(before: RunStatus | None, status: RunStatus) -> str:
     """Describe a run's status, such as `running (attempt 2)`, `failed (oom)` or `running: paused:
-    rate limit`. The attempt is left out if it is the first, or if `before` has the same attempt."""
+    rate limit`. Leave out attempt 1, and an attempt that `before` has too."""
     text = str(status["state"])
     about: list[str] = []
     if status["reason"]:

@@ -40,8 +40,8 @@ def print_status(
     most: int = _SHOWN,
     problems: Sequence[str] = (),
 ) -> None:
-    """Print the status of a sweep. List at most `most` runs, the most important ones, unless
-    `--state`, `--where` or `--json` is given."""
+    """Print the status of a sweep. If there are more than `most` runs, list only the most important
+    runs. With `--state`, `--where` or `--json`, list all selected runs."""
     observed = seen.observed
     runs = pick(sweep.runs, (), arguments.state, arguments.where)
     alarms = alarms_of(sweep, runs)
@@ -76,7 +76,7 @@ def print_status(
 
 
 def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping[str, str]) -> None:
-    """Print a table with a line for each run. If the sweep has stages, print a table for each
+    """Print a table with a line for each run. If the sweep has stages, print one table for each
     stage."""
     if not sweep.plan.stages:
         _print_table(sweep, runs, observed, sweep.metric)
@@ -144,8 +144,8 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
 
 
 def _costs(seen: Status, *, as_document: bool = False) -> object:
-    """Describe the usage of a sweep and its expected total, as text or as a document. None if no
-    usage was counted, or if the price table cannot be read."""
+    """Describe the usage of a sweep and its expected total, as text or as a document. Return None
+    if no usage was counted, or if the price table cannot be read."""
     if seen.usage is None:
         return None
     from sweeper.money import forecast, prices
@@ -157,7 +157,7 @@ def _costs(seen: Status, *, as_document: bool = False) -> object:
 
 
 def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
-    """Print the first alarm of each rule, and the number of the rule's other alarms."""
+    """Print the first alarm of each rule, and how many further alarms the rule has raised."""
     by_rule: dict[str, list[Alarm]] = {}
     for alarm in alarms:
         by_rule.setdefault(alarm.rule, []).append(alarm)
@@ -169,7 +169,7 @@ def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
 
 def alarm_line(alarm: "Alarm", more: int = 0) -> str:
     """Format an alarm, such as `alarm: x=1 and 3 more: nan: loss is NaN at step 12; lower the
-    learning rate`. `more` is the number of other runs with the same alarm."""
+    learning rate`. `more` is the number of other alarms of the same rule."""
     others = f" and {more} more" if more else ""
     line = f"alarm: {alarm.name}{others}: {alarm.rule}: {alarm.message}"
     return sanitize(line + (f"; {alarm.advice}" if alarm.advice else ""))
@@ -184,7 +184,7 @@ def _interest(run: "RecordedRun") -> int:
 
 
 def _beat(sweep: "Sweep", run: "RecordedRun") -> "Heartbeat | None":
-    """Return the last heartbeat of a running run's worker; None for other runs."""
+    """Return the last heartbeat of a run's worker; None if the run is not running."""
     if run.state is not State.RUNNING:
         return None
     from sweeper.sweep.heartbeats import read_heartbeat  # imported late: only running runs need it
@@ -193,9 +193,8 @@ def _beat(sweep: "Sweep", run: "RecordedRun") -> "Heartbeat | None":
 
 
 def _seconds(record: "RunRecord", beat: "Heartbeat | None") -> float | None:
-    """Return the seconds that a run took, or had taken when its worker sent the last heartbeat.
-    Workers measure the time with monotonic clocks, since clocks of hosts differ and may be
-    changed."""
+    """Return how many seconds a run took, or has taken so far; None if no time was measured.
+    Workers measure the time, since the clocks of hosts differ."""
     if beat is None or beat.up_s is None:
         return record["wall_s"]
     return (record["wall_s"] or 0.0) + beat.up_s

@@ -98,8 +98,8 @@ def _add_cancel(verb: ArgumentParser) -> None:
 
 
 def _cancel(arguments: Namespace) -> int:
-    """Cancel runs, and print how many requests had which result. If some requests were accepted,
-    the refused requests are left out."""
+    """Request the cancellation of runs, and print the number of requests for each result. If any
+    request was accepted, print only the accepted requests."""
     sweep = open_registry(arguments).sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     names = {run.id: run.name for run in sweep.runs}
@@ -187,7 +187,6 @@ def _start_again(arguments: Namespace) -> int:
 
 
 def _tell_none(sweep: Sweep) -> None:
-    """Suggest what to do if no run can be started again."""
     waiting = sum(not (run.is_finished or run.retired or run.state in OPEN) for run in sweep.runs)
     warn("no run has failed; to retry cancelled runs, name them or use --state cancelled")
     if waiting and not read_status(sweep).launcher:

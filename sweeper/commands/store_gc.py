@@ -43,9 +43,9 @@ _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 
 class Waste(NamedTuple):
-    """A file or folder to remove, the reason, and the size in bytes. For a file in a store,
-    `store` is the store and `inside` the path in the store. For a folder that jobs share, `used`
-    is the time of its last use. `release` comes from `backends.base.Leftover`."""
+    """A file or folder to remove, the reason, and the size in bytes. A file in a store has `store`
+    and the path `inside` the store. A folder that jobs share has `used`, the time of its last use.
+    `release` (if not None) must be called before the removal, as for a `Leftover`."""
 
     path: str
     why: str
@@ -121,8 +121,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _caches(before: float) -> Iterator[Waste]:
-    """Yield caches that were not used since `before`. The cache of a missing root is not removed
-    earlier than any other cache, since the root's disk may just be unmounted."""
+    """Yield caches that were not used since `before`. If a cache's root is missing, the cache is
+    treated in the same way, since the root may be on an unmounted disk."""
     for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
@@ -130,8 +130,8 @@ def _caches(before: float) -> Iterator[Waste]:
 
 def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterator[Waste]:
     """Yield copies of code that no sweep refers to and that were not used since `before`, and
-    copies whose removal was interrupted. Yield none if there are no sweeps, or if a sweep cannot be
-    read, because this sweep may refer to any copy."""
+    copies whose removal was interrupted. Yield nothing if there is no sweep. Also yield nothing if
+    a sweep cannot be read, since it may refer to any copy."""
     named: set[str] = set()
     names = registry.sweep_names()
     for name in names:
@@ -156,9 +156,8 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
 
 
 def built_waste(before: float) -> Iterator[Waste]:
-    """Yield Python environments and copies of sweeper's source that jobs made on this machine and
-    that no job has used since `before`. Each job updates the time of the environments and copies
-    that it uses."""
+    """Yield the Python environments and copies of sweeper's source that jobs made on this machine,
+    and that no job has used since `before`."""
     for folder in (*_folders(paths.built(), depth=1), *_folders(paths.sources(), depth=1)):
         with contextlib.suppress(FileNotFoundError):
             used = _last_use(folder)
@@ -172,10 +171,9 @@ def _last_use(folder: str) -> float:
 
 
 def _remove_made(waste: Waste) -> None:
-    """Remove a folder that jobs share (an environment or a copy of code), unless a job on this
-    machine is using or rebuilding the folder, or has used the folder since it was listed. Lock
-    files are kept, because a job may be waiting for them. A job that starts at the same time finds
-    the whole folder or none."""
+    """Remove an environment or a copy of code that jobs share. Keep a folder that a job on this
+    machine is using or rebuilding, or has used since the listing. Lock files stay, because a job
+    may be waiting for one. The folder is renamed first, so no job sees an incomplete folder."""
     gone = f"{waste.path}{_GONE}{os.getpid()}"
     with contextlib.suppress(OSError), contextlib.ExitStack() as locks:
         for ending in ("use", "lock"):
@@ -187,9 +185,9 @@ def _remove_made(waste: Waste) -> None:
 
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
-    """Yield the files of environment variables that no sweep needs any more, and the logs of
-    ended launchers that were last written before `before`. If a sweep is missing or cannot be
-    read, its file of variables is added to `away` instead."""
+    """Yield the environment files that no sweep needs, and the logs of ended launchers that were
+    last written before `before`. Do not yield the environment file of a sweep that is missing or
+    unreadable; add this file to `away`."""
     from sweeper.launcher.environment_cleanup import unused_files
 
     def tell(path: str, folder: str) -> None:
@@ -220,9 +218,9 @@ def _logs_in_use(registry: Registry) -> set[str]:
 
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:
-    """Yield temporary files that are older than an hour and whose writer no longer runs on this
-    machine. A file that is older than `before` is yielded even if a process with its writer's
-    process id is running."""
+    """Yield temporary files that are older than an hour and whose writer is not running on this
+    machine. Also yield all temporary files that are older than `before`, since another process may
+    now have the writer's process id."""
     if "://" in root:
         return
     for folder, _, names in os.walk(root):
@@ -269,8 +267,8 @@ def _of_each(
 
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:
-    """For an ended run on a remote store, yield the parts of each file that the store also has as a
-    whole. (The process that should have removed these parts was killed.)"""
+    """Yield parts of files that an ended run left on a remote store, if the store has the complete
+    file."""
     if not run.store.is_remote or run.state not in _OVER:
         return
     for folder in run.folders():
@@ -308,8 +306,8 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
 def _of_backends(
     leftovers: Sequence[Leftover], store: Store, folder: str, before: float
 ) -> Iterator[Waste]:
-    """Yield the files of a sweep that its backends left behind, if they are older than `before`.
-    Files on a remote store are included whatever `before` is, since their age is unknown."""
+    """Yield the files that a sweep's backends left, if they are older than `before`. On a remote
+    store, where the age is unknown, yield all of these files."""
     sizes: dict[str, int] = {}
     paths = [path for leftover in leftovers for path in leftover.paths]
     if store.is_remote and any(path.startswith(folder) for path in paths):
@@ -336,8 +334,8 @@ def _in(store: Store, path: str, why: str, size: int) -> Waste:
 
 
 def _is_beyond_a_link(waste: Waste) -> bool:
-    """Return whether a symbolic link in a sweep's folder leads to the file. Such a file does not
-    belong to the sweep, and is kept."""
+    """Return whether a symbolic link in a sweep's folder leads to the file. In this case, also warn
+    that the file is kept, since the sweep does not own the file."""
     if waste.store is None or waste.store.is_remote:
         return False
     sweep = waste.inside.partition("/")[0]
@@ -350,8 +348,8 @@ def _is_beyond_a_link(waste: Waste) -> bool:
 
 
 def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
-    """Return the spools to remove (uploaded, and not used since `before`), and the spools with
-    files that are not uploaded yet."""
+    """Return the spools to remove, and records of the spools with files that are not uploaded yet.
+    A spool is removed if it is uploaded and was not used since `before`."""
     from sweeper.worker.spool import abandoned, spools
 
     waste: list[Waste] = []
@@ -368,7 +366,6 @@ def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
 
 
 def _folders(top: str, depth: int) -> list[str]:
-    """Return the folders that are `depth` levels below `top`."""
     folders = [top]
     for _ in range(depth):
         inner: list[str] = []
@@ -391,19 +388,20 @@ def _size(top: str) -> int:
 
 
 def _newest(top: str) -> float:
-    """Return the time when a file below `top` was last changed or read; 0 if there is no file."""
+    """Return the latest time at which a file below `top` was changed or read; 0 if there is no
+    file."""
     return max((max(s.st_mtime, s.st_atime, s.st_ctime) for s in _files(top)), default=0.0)
 
 
 def _touched(folder: str) -> float:
-    """Return the time when the spool of a sweep was last used. This includes the time of the
-    folder `unsynced`, because a worker that has just started has written no files."""
+    """Return the time when a sweep's spool was last used. The time of the folder `unsynced` counts
+    too, because a worker that has just started has written no files."""
     return max(_newest(folder), os.stat(os.path.join(folder, "unsynced")).st_mtime)
 
 
 def _released(removed: Sequence[Waste]) -> list[Waste]:
-    """Call the `release` functions of the files in `removed`, which are still to be removed.
-    Return all of these files except those for which `release` failed."""
+    """Call the `release` functions of `removed` before the removal. Return the files to remove: all
+    files whose `release` did not fail."""
     paths: dict[Callable[[Sequence[str]], None], list[str]] = {}
     for waste in removed:
         if waste.release is not None:

@@ -46,7 +46,8 @@ def showing(sweep: str, root: str, *, plain: bool) -> Generator[Callable[[Summar
 
 
 class _View:
-    """The process of the live view. When the user closes the view, a status bar replaces it."""
+    """The live view, which runs in its own process. After the user has closed the view, a status
+    bar shows the summaries."""
 
     def __init__(self, sweep: str, root: str) -> None:
         guest = ("--guest", str(os.getpid()))
@@ -60,7 +61,7 @@ class _View:
         self._modes = termios.tcgetattr(sys.stdin)
 
     def notify(self, summary: Summary) -> None:
-        """Start the view at the first summary. Once the view is closed, show summaries in the
+        """Start the view at the first summary. After the view is closed, show summaries in the
         status bar."""
         self._last = summary
         if self._process is None:
@@ -76,7 +77,7 @@ class _View:
             self._plain(summary)
 
     def _wait(self) -> None:
-        """Wait until the view is closed, and react to the view's exit code."""
+        """Wait until the view is closed. After Ctrl-C in the view, interrupt this process."""
         assert self._process is not None  # noqa: S101 - it has just been started
         code = self._process.wait()
         if self._closing:
@@ -115,7 +116,7 @@ class _View:
             print(sanitize(f"held: {last.held}"), file=sys.stderr)
 
     def _restore(self) -> None:
-        """Restore the terminal's modes and screen after the view failed to do so."""
+        """Restore the terminal's modes and screen if the view did not."""
         with suppress(termios.error, OSError):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
         raw(sys.stderr).write(_RESTORE)
@@ -123,7 +124,7 @@ class _View:
 
 
 def follow(plan: "Plan", root: str, *, plain: bool) -> int:
-    """Follow a sweep that another launcher drives, until no job and no launcher is running.
+    """Follow a sweep whose launcher is another process, until no job and no launcher is running.
     Return the exit code of the sweep, or 130 if interrupted."""
     from sweeper.commands import watch
     from sweeper.results.waiting import wait
@@ -145,8 +146,8 @@ def follow(plan: "Plan", root: str, *, plain: bool) -> int:
 
 
 def tell_end(plan: "Plan", root: str, failed: int) -> None:
-    """Print what to do about failed runs. If there is a metric and more than one cell, also
-    print the verdict."""
+    """Print how to start failed runs again. If there is a metric and more than one cell, also print
+    the verdict."""
     tell_failed(plan.name, root, failed)
     judged = plan.metric is not None or any(stage.metric for stage in plan.stages)
     if not judged or len({run.cell for run in plan.runs}) < 2:
@@ -161,7 +162,7 @@ def tell_end(plan: "Plan", root: str, failed: int) -> None:
 
 
 def tell_failed(sweep: str, root: str, count: int) -> None:
-    """Print how to start failed runs again, because users may expect that a launch does so."""
+    """Print how to start failed runs again. Print nothing if no run failed."""
     if count:
         logs = hint("logs", sweep, "--state", "failed", root=root)
         again = hint("retry", sweep, root=root)
@@ -172,8 +173,7 @@ def tell_failed(sweep: str, root: str, count: int) -> None:
 
 
 def tell_interrupted(sweep: str, root: str) -> int:
-    """Print what happens to the runs after this process's launcher was interrupted. Return the
-    exit code."""
+    """Print what happens to the runs after the user interrupted this process. Return 130."""
     from sweeper.sweep.folder import SweepFolder
 
     folder = SweepFolder.open(root, sweep)

@@ -32,8 +32,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Show the live view of a sweep. Return 0 if the user closed the view, and 130 after Ctrl-C.
-    Without a terminal or with `--plain`, print lines, and return the exit code of `sweeper
-    status`."""
+    Without a terminal, with `--plain`, or at the end of the sweep with `--until-ended`, print
+    lines, and return the exit code of `sweeper status`."""
     root = arguments.root or default_root()
     name = arguments.sweep or _newest(root)
     if arguments.plain or not is_screen():
@@ -59,10 +59,9 @@ def _lines(name: str, root: str, *, follow: bool = True) -> int:
 
 
 def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = False) -> int | None:
-    """Show the sweep until the view is closed. Return the exit code: None if the user quit the
-    view, 130 after Ctrl-C. `guest` is the process id of the `launch --wait` that started the
-    view. If `leaves` is set, the view closes some time after the sweep has ended, and the exit
-    code is 0."""
+    """Show the sweep until the view is closed. Return the exit code, or None if the user closed the
+    view. `guest` is the process id of the `launch --wait` that started the view. If `leaves` is
+    set, the view also closes some time after the end of the sweep, with the exit code 0."""
     from sweeper.tui.poller import Poller
 
     poller = Poller(SweepFolder.open(root, sweep))

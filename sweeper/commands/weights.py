@@ -86,14 +86,12 @@ def run(arguments: Namespace) -> int:
 
 
 def _made_of(record: Row, form: str) -> str:
-    """Return the line of a model card that identifies the checkpoint and the format."""
     return f"- checkpoint: {record.get('name')}, {record[weights.STATE]} ({form})"
 
 
 def _is_made(target: str, made_of: str) -> bool:
-    """Return whether an earlier command, such as one whose push failed, has completed the folder
-    `target`. The folder is complete if its model card, which is written last, contains the line
-    `made_of`."""
+    """Return whether an earlier command has completed the folder `target`. The model card is
+    written last, so a card with the line `made_of` shows this."""
     try:
         with open(os.path.join(target, _CARD), encoding="utf-8") as file:
             return made_of in file.read().splitlines()
@@ -131,8 +129,8 @@ def _push(target: str, python: str, arguments: Namespace) -> None:
 
 
 def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
-    """Return the folder of a base model if the local engine has it, else the model's name on the
-    hub."""
+    """Return the folder of a base model that the local engine has; for other models, return
+    `base_model`."""
     if registry.sweep(run.sweep).plan.service != "local":
         return base_model
     from sweeper import paths
@@ -163,7 +161,6 @@ def _verdict(registry: Registry, run: SweepRun) -> Iterator[str]:
 
 
 def _cost(run: SweepRun) -> Iterator[str]:
-    """Yield a line with a run's tokens and their cost. Yield nothing if no tokens were counted."""
     from sweeper.money import prices
     from sweeper.money.costs import spent
 

@@ -13,9 +13,8 @@ Limits = dict[str, dict[str, float]]
 
 
 class Threshold(NamedTuple):
-    """A number in a rule that a grid may change: its default, bounds and meaning. `kind` is the
-    notation in a grid: a number, a count of steps, or a duration (`90s`, `1h30m`; stored in
-    seconds)."""
+    """A number in an alarm rule that a grid may change: its default, bounds and meaning. A grid
+    gives a `duration` as `90s` or `1h30m`; it is stored in seconds."""
 
     default: float
     least: float
@@ -26,8 +25,8 @@ class Threshold(NamedTuple):
 
 class Rule(NamedTuple):
     """An alarm rule: the fault that it detects, its thresholds and its advice. A rule with
-    `missing_steps` raises an alarm when steps are missing. Such a rule is off in interactive
-    sessions, which make no steps between requests."""
+    `missing_steps` raises an alarm if a run makes no steps. Interactive sessions turn such rules
+    off, since they make no steps between requests."""
 
     meaning: str
     thresholds: Mapping[str, Threshold]
@@ -210,10 +209,10 @@ RULES: dict[str, Rule] = {
 
 
 def resolve(given: Mapping[str, Mapping[str, float] | None] | None = None) -> Limits:
-    """Return the thresholds to use: the defaults, overridden by `given`, which has a grid's
-    thresholds as in `sweep.json` (None turns a rule off). Rules and thresholds that only a newer
-    version knows are ignored. A value of an older version that is above the current maximum is
-    lowered to the maximum: a rule over more steps than are kept would never raise an alarm."""
+    """Return the thresholds to use: the defaults, overridden by `given`, the thresholds of a grid
+    (None turns a rule off). Unknown rules and thresholds, which a newer version wrote, are ignored.
+    Values above the maximum are lowered to the maximum, since an older version may have allowed
+    them."""
     limits: Limits = {}
     for name, rule in RULES.items():
         changed = (given or {}).get(name, {})

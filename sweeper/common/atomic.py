@@ -17,16 +17,16 @@ Parts = bytes | Sequence[bytes | memoryview]
 
 
 def atomic_write(path: str, data: Parts, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Write a file, new or existing. Readers see the old or the new content, never a mixture. If
-    `path` is a link, the link itself is replaced. `durable`: return when the content is on the
-    disk. Raises `OSError`, and leaves the old file unchanged."""
+    """Create or replace a file. Readers see the old or the new content, never a mixture. If `path`
+    is a link, the file replaces the link, and the link's target stays unchanged. `durable`: return
+    after the content is on the disk. If `OSError` is raised, the old file is unchanged."""
     with replacing(path, durable=durable) as temporary:
         _write(temporary, data, mode, durable)
 
 
 def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
-    """Write a new file, and return when it is on the disk. If several callers race, one
-    succeeds. Raises `FileExistsError` if the path exists, and `OSError`."""
+    """Create a file, and return after it is on the disk. If several callers create the same file,
+    only one succeeds. Raises `FileExistsError` if the path exists, and `OSError`."""
     temporary = _beside(path)
     try:
         _write(temporary, data, mode, durable=True)
@@ -39,8 +39,8 @@ def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
 
 @contextmanager
 def replacing(path: str, *, durable: bool = False) -> Generator[str]:
-    """Yield a temporary path, where the block creates a file or link. That file or link replaces
-    `path` if the block succeeds, and is removed otherwise."""
+    """Yield a temporary path, at which the block creates a file or link. If the block succeeds, the
+    file or link replaces `path`; otherwise it is removed."""
     temporary = _beside(path)
     try:
         yield temporary
@@ -95,8 +95,9 @@ def nearest_folder(folder: str) -> str:
 
 
 def try_to_write(folder: str) -> None:
-    """Check that a folder is writable. Write one byte to a nameless file (`O_TMPFILE`) if the
-    file system supports that, else create and remove a folder. Raises `OSError`."""
+    """Check that a folder is writable. Write a byte to a nameless file (`O_TMPFILE`) or, on file
+    systems without such files, create and remove a folder. Raises `OSError` if the folder is not
+    writable."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
         try:

@@ -24,15 +24,15 @@ def delay(first: float, doublings: int, most: float = float("inf")) -> float:
 
 
 def delays(first: float, most: float = float("inf"), times: int | None = None) -> Iterator[float]:
-    """Yield the waits between retries in seconds: `first`, then doubled each time up to `most`.
-    Yield `times` waits, or infinitely many if None."""
+    """Yield the seconds to wait between retries: `first`, doubled after each retry up to `most`.
+    Yield `times` waits; infinitely many if `times` is None."""
     numbers = count() if times is None else iter(range(times))
     return (delay(first, number, most) for number in numbers)
 
 
 def spread(waits: Iterable[float]) -> Iterator[float]:
-    """Yield each wait, reduced at random by up to half. Processes that failed at the same time
-    then retry at different times."""
+    """Yield each wait, reduced by a random share of up to half. Processes that failed at the same
+    time retry at different times."""
     import random
 
     return (wait * random.uniform(0.5, 1.0) for wait in waits)  # noqa: S311 - not for secrets
@@ -47,10 +47,10 @@ def retried(
     note: Callable[[Exception, float], None] | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
-    """Return the result of `action`. After an error for which `passing` returns True, wait and
-    try again. The wait is the next item of `waits`, but at least `at_least(error)` seconds.
-    Other errors, and the error after the last wait, are raised. `note` is called before each
-    wait, with the error and the seconds to wait."""
+    """Return the result of `action`. If `passing` returns True for an error, wait and try again.
+    Each wait is the next item of `waits`, but at least `at_least(error)` seconds. Other errors, and
+    the error after the last wait, are raised. `note` is called before each wait, with the error and
+    the seconds."""
     for wait in waits:
         try:
             return action()
@@ -66,8 +66,8 @@ def retried(
 
 
 class Backoff:
-    """Exponential backoff: the wait after a failure doubles with each failure, from `first` to
-    `most` seconds."""
+    """Exponential backoff: waits after failures. The first wait takes `first` seconds. Each further
+    wait takes twice as long, but at most `most` seconds."""
 
     def __init__(
         self, first: float, most: float, clock: Callable[[], float] = time.monotonic
@@ -79,15 +79,15 @@ class Backoff:
         self._failure: Unreachable | None = None
 
     def check(self) -> None:
-        """Raise the last failure again if the wait after the failure has not ended."""
+        """Raise the last failure again if its wait has not ended yet."""
         if self._failure is not None and self._clock() < self._until:
             # Otherwise the traceback would grow with every call.
             raise self._failure.with_traceback(None)
 
     @contextmanager
     def tried(self, *failures: type[Unreachable]) -> Generator[None]:
-        """Record whether the block succeeds. An error of the types `failures` is recorded as a
-        failure and raised again."""
+        """Record whether the block succeeds. An error of a type in `failures` counts as a failure,
+        and is raised again."""
         try:
             yield
         except failures as error:
@@ -96,7 +96,7 @@ class Backoff:
         self.succeeded()
 
     def failed(self, failure: Unreachable) -> None:
-        """Record a failure. Another failure before the wait has ended does not prolong the wait."""
+        """Record a failure, and begin a wait. A failure during a wait does not prolong the wait."""
         self._failure = failure
         if self._clock() < self._until:
             return
@@ -105,13 +105,13 @@ class Backoff:
         self._next = min(self._most, 2 * self._next)
 
     def succeeded(self) -> None:
-        """Record a success, which resets the wait to `first`."""
+        """Record a success. The next wait takes `first` seconds again."""
         self._failure, self._next, self._until = None, self._first, 0.0
 
 
 class Freshness:
-    """The lifetime of a cached listing: the longer of one second and twenty times the duration
-    of the listing."""
+    """The lifetime of a cached listing. A listing that took T seconds lives for 20 T seconds, and
+    for at least one second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -127,8 +127,7 @@ class Freshness:
 
     @contextmanager
     def renewed(self) -> Generator[None]:
-        """Measure how long the block takes to make a new listing. The lifetime begins when the
-        block ends."""
+        """Begin a new lifetime at the end of the block, which makes the new listing."""
         begun = self._clock()
         yield
         now = self._clock()

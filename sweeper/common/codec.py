@@ -31,15 +31,15 @@ Read = Callable[[Any], Any]
 
 
 class Check:
-    """For use in `Annotated`: a condition on a field's value. `expected` completes "should be"."""
+    """For use in `Annotated`: a condition on a field's value. `expected` describes valid values."""
 
     def __init__(self, accepts: Callable[[Any], object], expected: str) -> None:
         self.accepts, self.expected = accepts, expected
 
 
 class Parse:
-    """For use in `Annotated`: a function that reads a field's value. It replaces the reader for
-    the field's type, and raises `Wrong`."""
+    """For use in `Annotated`: a function that reads a field's value, and raises `Wrong`. It is used
+    in place of the reader for the field's type."""
 
     def __init__(self, read: Read) -> None:
         self.read = read
@@ -59,8 +59,7 @@ class AtMost(_Bound):
 
 
 class Clamp(_Bound):
-    """For use in `Annotated`: the lower bound of a number. A lower number is replaced by the
-    bound."""
+    """For use in `Annotated`: the lower bound of a number. The bound replaces a lower number."""
 
 
 class Key:
@@ -115,8 +114,8 @@ Time = Annotated[str, Check(_is_time, "a time such as 2026-01-31T12:00:00Z")]
 
 
 class Wrong(Exception):
-    """A value in a document is not as `expected`. `path` is the position of the value, innermost
-    part first."""
+    """Raised for a value in a document that is not as `expected`. `path` lists the keys and indices
+    that lead to the value, the innermost first."""
 
     def __init__(self, expected: str, value: object, path: str = "", *, missing: bool = False):
         super().__init__(expected)
@@ -124,14 +123,15 @@ class Wrong(Exception):
         self.but = "but is missing" if missing else f"not {shown(value)}"
 
     def within(self, part: str) -> "Wrong":
-        """Add the next outer part of the path, such as `launch` or `[3]`, and return the error."""
+        """Append the next outer part of the path, such as `launch` or `[3]`, and return this
+        error."""
         self.path.append(part)
         return self
 
 
 def read(kind: type[T], document: object, place: str, inside: str = "") -> T:
-    """Check and convert `document` to `kind`. For messages, `place` is the document's file, and
-    `inside` the document's path in this file. Raises `Damaged`."""
+    """Check `document`, and convert it to `kind`. Messages name the file `place`, and the position
+    `inside` the file. Raises `Damaged`."""
     try:
         return cast(T, _reader(kind)(document))
     except Wrong as error:
@@ -142,7 +142,7 @@ def read(kind: type[T], document: object, place: str, inside: str = "") -> T:
 
 
 def value_of(kind: type[T], value: object) -> T:
-    """Check and convert a JSON value to `kind`. Functions in `Parse` use this. Raises `Wrong`."""
+    """Check a JSON value, and convert it to `kind`. Raises `Wrong`."""
     return cast(T, _reader(kind)(value))
 
 
@@ -155,10 +155,9 @@ _REQUIRED = object()
 
 
 class _Field:
-    """The reader and the writer of a field. `special` is `_REST`, `_WHOLE` or `_UNSTORED` for a
-    field without its own key. A value equal to `omitted` is not written. `default` replaces a
-    missing value (`_REQUIRED`: there is no default). Values of the class `as_is` are used
-    unchanged. `read` and `write` are made at first use, since a program uses few fields."""
+    """The reader and the writer of a field. `special` is None for a field with a key, else `_REST`,
+    `_WHOLE` or `_UNSTORED`. A value equal to `omitted` is not written. `default` replaces a missing
+    value (`_REQUIRED`: no default). Values of the class `as_is` are used unchanged."""
 
     def __init__(self, name: str, hint: Any, defaults: Mapping[str, object]) -> None:
         marks: tuple[object, ...] = args_of(hint)[1:] if origin_of(hint) is Annotated else ()
@@ -188,8 +187,8 @@ def _fields(kind: type[Any]) -> tuple[_Field, ...]:
 
 
 def _class_taken_as_is(hint: Any) -> type | None:
-    """If values of the type `hint` need no check and no copy when they are read, return their
-    class, else None."""
+    """Return the class of the values of type `hint` if they need no check when they are read, else
+    None."""
     origin, args = origin_of(hint), args_of(hint)
     if origin is Annotated:
         checked = any(isinstance(mark, Parse | Check | _Bound) for mark in args[1:])
@@ -202,7 +201,6 @@ def _class_taken_as_is(hint: Any) -> type | None:
 
 
 def _inner_type(args: tuple[Any, ...]) -> Any:
-    """Return the type `T` of a union `T | None`."""
     (inner,) = (arg for arg in args if arg is not NoneType)
     return inner
 
@@ -214,7 +212,7 @@ def _is_optional(hint: Any) -> bool:
 
 
 def _reader(hint: Any) -> Read:  # noqa: PLR0911 (one for each kind of type)
-    """Return the function that reads a value of the type `hint`, or raises `Wrong`."""
+    """Return a function that reads values of the type `hint`. The function raises `Wrong`."""
     origin, args = origin_of(hint), args_of(hint)
     if origin is Annotated:
         parse = next((mark.read for mark in args[1:] if isinstance(mark, Parse)), None)
@@ -362,8 +360,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 @cache
 def _record(kind: type[Any]) -> Read:
-    """Return the function that reads an object as `kind`. The types of the fields are examined
-    at the first call, since a worker reads few kinds."""
+    """Return a function that reads an object as `kind`."""
 
     def read_record(value: Any) -> Any:
         document = _object(value)
@@ -388,8 +385,7 @@ def _record(kind: type[Any]) -> Read:
 
 @cache
 def _steps(kind: type[Any]) -> tuple[tuple[str, type | None, object, _Field], ...]:
-    """Return (key, `as_is`, default, field) for each field. The tuples are computed once per kind,
-    since a plan has thousands of records."""
+    """Return (key, `as_is`, default, field) for each field of `kind`."""
     return tuple(
         (field.key, field.as_is, _REQUIRED if field.special else field.default, field)
         for field in _fields(kind)
@@ -405,7 +401,7 @@ def _value_of_field(field: _Field, item: object, kind: type[Any], document: dict
 
 
 def _special(field: _Field, kind: type[Any], document: dict[str, Any]) -> object:
-    """Return the value of a field that is marked as `Rest`, `Whole` or `Unstored`."""
+    """Return the value of a field of the type `Rest`, `Whole` or `Unstored`."""
     if field.special is _WHOLE:
         return document
     if field.special is _UNSTORED:
@@ -415,8 +411,8 @@ def _special(field: _Field, kind: type[Any], document: dict[str, Any]) -> object
 
 
 def _missing(read_field: Read) -> object:
-    """Read None in place of the value of a missing required key. If this raises `Wrong`, the
-    error says that the key is missing."""
+    """Return the value that the reader makes of None. Raises `Wrong` with the message that a key is
+    missing."""
     try:
         return read_field(None)
     except Wrong as error:
@@ -424,8 +420,8 @@ def _missing(read_field: Read) -> object:
 
 
 def _writer(hint: Any) -> Read | None:  # noqa: PLR0911
-    """Return the function that turns a value of the type `hint` into JSON, or None if the value
-    already is JSON."""
+    """Return a function that converts values of the type `hint` to JSON; None if they already are
+    JSON."""
     origin, args = origin_of(hint), args_of(hint)
     if origin is Annotated:
         return _writer(args[0])

@@ -40,15 +40,15 @@ _OUTLIVING: "list[subprocess.Popen[bytes]]" = []
 
 
 def outlive(*processes: "subprocess.Popen[bytes]") -> None:
-    """Keep references to children that may outlive this process. Without a reference, Python
-    warns that the child is still running. The next call reaps children that have ended."""
+    """Keep references to child processes that may outlive this process, since Python warns about
+    running children without a reference. Each call also drops the children that have ended."""
     _OUTLIVING[:] = [*(child for child in _OUTLIVING if child.poll() is None), *processes]
 
 
 class Daemon:
-    """A client of a daemon. The client starts the daemon if needed. The daemon's socket and lock
-    are in `folder`, which only this user can enter, and are named after `name`. The daemon runs
-    `argv` with `environment`."""
+    """A client that starts its daemon if needed. The daemon runs `argv` with `environment`. The
+    daemon's socket and lock are the files `NAME.socket` and `NAME.lock` in `folder`, which only
+    this user can enter."""
 
     def __init__(
         self,
@@ -63,12 +63,11 @@ class Daemon:
         self._timeout = timeout
 
     def path(self, kind: str) -> str:
-        """Return the path of the daemon's file of this kind, such as `lock`."""
+        """Return the path of the daemon's file `NAME.KIND`; `lock` and `socket` are kinds."""
         return os.path.join(self._folder, f"{self._name}.{kind}")
 
     def connect(self) -> "socket.socket":
-        """Connect to the daemon, and start the daemon first if it is not running. Raises
-        `OSError`."""
+        """Connect to the daemon, after starting it if it is not running. Raises `OSError`."""
         deadline, started = time.monotonic() + _STARTING_SECONDS, False
         while True:
             try:
@@ -97,8 +96,8 @@ class Daemon:
 
     @contextmanager
     def _short_path(self) -> Generator[str]:
-        """Yield a short path of the socket, through a descriptor of the folder. The path of a
-        socket is limited to 107 bytes."""
+        """Yield a short path of the socket through `/proc/self/fd`. A socket's path has at most 107
+        bytes."""
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             yield f"/proc/self/fd/{folder}/{self._name}.socket"
@@ -106,9 +105,9 @@ class Daemon:
             os.close(folder)
 
     def _start(self) -> bool:
-        """Start the daemon. Its socket listens before the daemon has imported its modules, so
-        clients can already connect and wait. Return False if the lock is held: another process
-        is starting the daemon, or the previous daemon has not ended yet."""
+        """Start the daemon. Clients can connect at once, and wait until the daemon has imported its
+        modules. Return False if the lock is held: another process is starting the daemon, or the
+        previous daemon has not ended yet."""
         import fcntl
         import socket
 
@@ -130,7 +129,6 @@ class Daemon:
         return True
 
     def _execute(self, listening: int, lock: int) -> None:
-        """Execute the daemon in a detached process."""
         child = os.fork()
         if child:
             os.waitpid(child, 0)
@@ -210,7 +208,7 @@ def digest(value: object) -> str:
 
 
 def _high_copy(descriptor: int) -> int:
-    """Duplicate the descriptor. Return the copy, whose number is 64 or more."""
+    """Return a copy of the descriptor with a number of 64 or more."""
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64)

@@ -20,8 +20,8 @@ _TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def lacking(error: BaseException | None) -> str | None:
-    """Return which resource this machine lacks, such as `this machine has no more memory`.
-    Return None if neither the error nor one of its causes shows a lack."""
+    """Return which resource this machine lacks, such as `this machine has no more memory`. The
+    causes of the error are examined too. Return None for other errors."""
     while error is not None:
         lack: str | None = None
         if isinstance(error, OSError):
@@ -35,8 +35,8 @@ def lacking(error: BaseException | None) -> str | None:
 
 
 def crowding(error: BaseException | None) -> str | None:
-    """Return which resource this machine lacks, as `lacking` does. If instead a disk is full or
-    read-only, return the error's message, which names the file. Return None for other errors."""
+    """Return which resource this machine lacks, as `lacking` does. For a full or read-only disk,
+    return the error's message. Return None for other errors."""
     lack, at = lacking(error), error
     while lack is None and at is not None:
         if isinstance(at, OSError) and at.errno in _TAKES_NOTHING:
@@ -46,8 +46,8 @@ def crowding(error: BaseException | None) -> str | None:
 
 
 def when_there_is_room(start: Callable[[], T], sleep: Callable[[float], None] | None = None) -> T:
-    """Return the result of `start`. Retry up to five times within about 3 seconds if this
-    machine lacks resources, since processes that use these resources may end soon."""
+    """Return the result of `start`. If this machine lacks resources, retry up to five times within
+    about 3 seconds."""
     return retried(
         start, delays(0.1, times=5), lambda error: lacking(error) is not None, sleep=sleep
     )

@@ -46,18 +46,18 @@ class Taken(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables that make only these devices visible to a program."""
+        """The environment variables that let a program see only these devices."""
         return {VISIBLE: self.text, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def touch(self) -> None:
-        """Update the times of the lock files, since some programs remove old files from /tmp."""
+        """Update the times of the lock files. (Some programs remove old files from /tmp.)"""
         for file in self.files:
             with suppress(OSError):
                 os.utime(file)
 
     def release(self) -> None:
-        """Close the lock files. The devices are free once no process of the run has the files
-        open."""
+        """Close the lock files. The devices are free after the run's processes have closed these
+        files too."""
         for file in self.files:
             with suppress(OSError):
                 os.close(file)
@@ -67,9 +67,8 @@ NONE_YET = Taken((), ())
 
 
 class Gpus:
-    """The GPUs that `environment` makes visible. `count` is the number of devices that each run
-    needs, and `per_gpu` is the number of runs that share a device (`gpus` and `per_gpu` in
-    `launch`)."""
+    """The GPUs that `environment` makes visible. `count` is the number of devices for each run, and
+    `per_gpu` is the number of runs that share a device."""
 
     def __init__(self, count: int, per_gpu: int, environment: Mapping[str, str]) -> None:
         self._count, self._share = count, _SHARES // per_gpu
@@ -78,15 +77,14 @@ class Gpus:
         self._queried_at = float("-inf")
 
     def devices(self) -> list[Device]:
-        """Return the devices. The answer may be up to 5 seconds old. Raises `LookupError` with
-        the problem."""
+        """Return the visible devices, as of up to 5 seconds ago. Raises `LookupError`."""
         if time.monotonic() >= self._queried_at + _AGE_SECONDS:
             self._devices = _visible(self._environment)
             self._queried_at = time.monotonic()
         return self._devices
 
     def check(self) -> list[Device]:
-        """Return the devices. Raises `LookupError` if there are fewer than a run needs."""
+        """Return the visible devices. Raises `LookupError` if a run needs more devices."""
         devices = self.devices()
         if len(devices) < self._count:
             visible = f" ({VISIBLE}={chosen})" if (chosen := self._environment.get(VISIBLE)) else ""
@@ -125,7 +123,7 @@ class Gpus:
         return None
 
     def _emptiest(self) -> list[Device]:
-        """Return the devices, sorted by the number of runs on them, fewest first."""
+        """Return the devices, those with the fewest runs first."""
         held: dict[int, int] = {}
         for device in self.check():
             file = _open(_FOLDER, device.uuid)
@@ -136,7 +134,6 @@ class Gpus:
         return sorted(self._devices, key=lambda device: (held[device.number], device.number))
 
     def _locks(self, file: int, device: Device) -> bool:
-        """Try to lock a share of a device. Return whether this succeeded."""
         locked = any(_lock(file, start, self._share) for start in self._starts())
         return locked and _is_at(file, _FOLDER, device.uuid)
 
@@ -145,8 +142,7 @@ class Gpus:
 
     @staticmethod
     def _is_ours(file: int, device: Device) -> bool:
-        """Return whether no process uses the device, or only processes of runs do. If a run has
-        locked a share, all processes on the device count as processes of runs."""
+        """Return whether no process uses the device, or a run has locked a part of it."""
         return not device.used or not _test(file, 0, _SHARES)
 
 
@@ -166,7 +162,6 @@ def _visible(environment: Mapping[str, str]) -> list[Device]:
 
 
 def _ask(query: str, environment: Mapping[str, str]) -> list[list[str]]:
-    """Return the rows that nvidia-smi prints for a query. Raises `LookupError`."""
     import subprocess
 
     try:
@@ -216,7 +211,6 @@ def _path(folder: str, uuid: str) -> str:
 
 
 def _is_at(file: int, folder: str, uuid: str) -> bool:
-    """Return whether the open lock file is still at its path (it may have been removed)."""
     try:
         at_path, at_lock = os.stat(_path(folder, uuid)), os.fstat(file)
     except OSError:
@@ -226,8 +220,8 @@ def _is_at(file: int, folder: str, uuid: str) -> bool:
 
 
 def _lock(file: int, start: int, length: int) -> bool:
-    """Try to lock bytes of an open file. Return whether this succeeded. The lock lasts as long
-    as this process or a child that inherited the open file has it open."""
+    """Try to lock bytes of an open file. Return whether this succeeded. The lock ends when this
+    process and the children that inherited the file have closed it."""
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, _request(start, length))
     except OSError:
@@ -236,7 +230,7 @@ def _lock(file: int, start: int, length: int) -> bool:
 
 
 def _test(file: int, start: int, length: int) -> bool:
-    """Return whether these bytes of a file are unlocked."""
+    """Return whether the bytes are unlocked."""
     answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _request(start, length))
     return struct.unpack(_LOCK, answer)[0] == fcntl.F_UNLCK
 

@@ -16,8 +16,8 @@ _MAY_BE_HALF = rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]"
 
 
 def decode(data: bytes) -> object:
-    """Decode JSON. A lone surrogate ("\\ud800"), which no file, terminal or table accepts, is
-    replaced by U+FFFD. Raises `ValueError` if the JSON is invalid or nested too deeply."""
+    r"""Decode JSON. Replace lone surrogates ("\ud800"), which no file or terminal accepts, by
+    U+FFFD. Raises `ValueError` if the JSON is invalid or nested too deeply."""
     try:
         value: object = json.loads(data)
     except RecursionError:
@@ -32,8 +32,7 @@ def decode(data: bytes) -> object:
 
 
 def is_deep(data: bytes) -> bool:
-    """Return whether JSON may be nested too deeply. The test counts brackets, including brackets in
-    strings."""
+    """Return whether JSON may be nested too deeply. Brackets in strings count too."""
     if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
         return False
     brackets = data.translate(None, _NO_BRACKETS)

@@ -15,9 +15,9 @@ _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
 
 
 def cause(data: bytes) -> str:
-    """Return the reason for a failure from the end of a log, in at most 200 characters. The reason
-    is the exception of the last traceback. Without a traceback, it is the last line that starts
-    with `error: ` among the final 20 lines, else the last informative line."""
+    """Return the reason for a failure from the end of a log, in at most 200 characters: the
+    exception of the last traceback, else the last of the final 20 lines that starts with `error: `,
+    else the last informative line ("" for an empty log)."""
     lines = data.decode("utf-8", "replace").splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else ():
@@ -30,8 +30,8 @@ def cause(data: bytes) -> str:
 
 
 def last_line(data: bytes) -> str:
-    """Return the last line of a log that is not empty. Lines of W&B (`wandb:`) are returned only
-    if there are no other lines."""
+    """Return the last line of a log that has text, in at most 200 characters. Return a line of W&B
+    (`wandb:`) only if there is no other line, and "" for an empty log."""
     other = ""
     for line in reversed(data.decode("utf-8", "replace").splitlines()):
         text = _plain(line)

@@ -24,8 +24,8 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Log:
-    """The logger of the module `name`. If this process has imported `logging`, messages go
-    there, so a program that uses sweeper as a library gets them."""
+    """A logger with the name of a module. It writes to `logging` if this process has imported
+    `logging` and set up a handler. Otherwise messages are dropped."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -47,15 +47,15 @@ class Log:
 
 
 class Changes:
-    """A logger of a condition that is checked again and again. It logs only changes. Messages
-    call the condition `name`. `gone` is the message when the condition ends."""
+    """A logger of a condition that the program checks repeatedly. It logs only changes. `name` is
+    the condition's name in messages, and `gone` is the message for its end."""
 
     def __init__(self, log: Log, name: str, gone: str) -> None:
         self._log, self._name, self._gone = log, name, gone
         self._last: str | None = None
 
     def see(self, value: str | None) -> None:
-        """Log the condition's value if it differs from the last value. None: the condition has
+        """Log the condition's value if the value has changed. None means that the condition has
         ended."""
         if value == self._last:
             return
@@ -76,8 +76,8 @@ def level() -> int:
 
 @contextmanager
 def logging_to(path: str, redact: Callable[[str], str]) -> Generator[None]:
-    """Log to the file at `path` while the block runs, and also to standard error if
-    $SWEEPER_LOG_SHOWN is set. `redact` removes secrets. Errors while writing are ignored."""
+    """Log to the file at `path` during the block, and also to standard error if $SWEEPER_LOG_SHOWN
+    is set. `redact` removes secrets from messages. Write errors are ignored."""
     import logging
     from logging.handlers import RotatingFileHandler
 
@@ -105,7 +105,7 @@ def logging_to(path: str, redact: Callable[[str], str]) -> Generator[None]:
 
 
 def log_in_a_job(redact: Callable[[str], str]) -> None:
-    """Log to standard error, which is part of the job's output, if $SWEEPER_LOG is set."""
+    """If $SWEEPER_LOG is set, log to standard error, which is part of the job's output."""
     if not os.environ.get(LEVEL):
         return
     import logging
@@ -118,8 +118,7 @@ def log_in_a_job(redact: Callable[[str], str]) -> None:
 
 
 def _ignore(record: "logging.LogRecord") -> None:
-    """Ignore an error in logging. A full disk must neither stop a launcher nor fill its
-    terminal."""
+    """Ignore an error of the logger, such as a full disk."""
     del record
 
 

@@ -46,10 +46,9 @@ _IN_ADDRESS = r"://(?:[^/@\s:]*:([^/@\s]+)|([^/@\s:]{20,}))@"
 
 
 def secret_values(environment: Mapping[str, str], names: Collection[str]) -> list[str]:
-    """Return the secret values in an environment: the values of the variables `names`, the values
-    of variables whose names suggest a secret, and passwords in addresses
-    (`postgres://me:password@host`). Values shorter than `SHORTEST_NAMED` or `SHORTEST_GUESSED` are
-    left out."""
+    """Return the secrets in an environment: values of the variables `names`, values of variables
+    whose names suggest a secret, and passwords in addresses (`postgres://me:password@host`). Short
+    values are left out: see `SHORTEST_NAMED` and `SHORTEST_GUESSED`."""
     values: list[str] = []
     for name, value in environment.items():
         if name in names:
@@ -65,7 +64,7 @@ def secret_values(environment: Mapping[str, str], names: Collection[str]) -> lis
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable, option or key of this name is likely to hold a secret."""
+    """Return whether a variable, option or key with this name probably holds a secret."""
     words = [word.upper() for word in re.split(_WORD, name.rpartition("/")[2]) if word]
     while len(words) > 1 and re.fullmatch(_QUALIFIED, words[-1]):
         words.pop()
@@ -84,7 +83,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _passwords(value: str) -> list[str]:
-    """Return the passwords in the addresses in a value, both as written and percent-decoded."""
+    """Return the passwords of addresses in a value, as written and percent-decoded."""
     if "://" not in value:
         return []
     from urllib.parse import unquote
@@ -95,9 +94,8 @@ def _passwords(value: str) -> list[str]:
 
 
 class Redactor:
-    """A filter that replaces secrets in a stream of bytes that arrives in arbitrary pieces. If the
-    end of a piece may be the start of a secret, the filter holds back at most as many bytes as the
-    longest secret has."""
+    """A filter that replaces secrets in a stream of bytes, which arrives in pieces of any size. The
+    filter holds back the end of a piece if a secret may begin there."""
 
     def __init__(self, values: Sequence[str]) -> None:
         self._needles = sorted({form for value in values for form in _forms(value)})
@@ -117,15 +115,15 @@ class Redactor:
         return self._show(self._held, len(self._held))
 
     def text(self, text: str) -> str:
-        """Redact a whole text, independently of the stream."""
+        """Return a text with its secrets replaced. The stream is not changed."""
         fresh = Redactor(())
         fresh._needles = self._needles
         data = text.encode("utf-8", "surrogateescape")
         return (fresh.feed(data) + fresh.end()).decode("utf-8", "surrogateescape")
 
     def _open(self, data: bytes) -> int:
-        """Return the first position in `data` where a secret may begin whose rest is still to
-        come. Return the length of `data` if there is none."""
+        """Return the first position in `data` at which an incomplete secret may begin, else the
+        length of `data`."""
         first = len(data)
         for needle in self._needles:
             at = max(0, len(data) - len(needle) + 1)
@@ -137,7 +135,6 @@ class Redactor:
         return first
 
     def _spans(self, data: bytes) -> list[tuple[int, int]]:
-        """Return the spans of secrets in `data`, with overlapping spans merged."""
         spans = [(0, self._covered)] if self._covered else []
         for needle in self._needles:
             at = -1
@@ -169,7 +166,6 @@ class Redactor:
 
 
 def _forms(value: str) -> set[bytes]:
-    """Return the forms in which a value may be printed."""
     raw = value.encode("utf-8", "surrogateescape")
     texts = {
         json.dumps(value)[1:-1],

@@ -49,15 +49,14 @@ def _written_out(match: "re.Match[str]") -> str:
 
 
 class Writer:
-    """A wrapper of a stream. It removes terminal commands from written text, and otherwise
-    behaves like the stream."""
+    """A wrapper of a stream that removes terminal commands from written text."""
 
     def __init__(self, below: TextIO) -> None:
         self.below = below
 
     def write(self, text: str) -> int:
-        """Write the text without terminal commands. Characters that the stream's encoding lacks
-        are written as escapes."""
+        """Write the text without terminal commands. Write characters that the encoding lacks as
+        escapes."""
         shown = sanitize_lines(text)
         if not shown.isascii():
             encoding = self.below.encoding or "utf-8"
@@ -75,8 +74,8 @@ class Writer:
 
 @contextmanager
 def guarded() -> Generator[None]:
-    """Write standard output and standard error through a `Writer` during the block. Standard
-    streams that are closed are opened on /dev/null first."""
+    """Replace standard output and standard error by a `Writer` during the block. If a standard
+    stream is closed, open /dev/null in its place first."""
     _open_missing_streams()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, Writer(raw(stream))) for stream in before)
@@ -87,9 +86,8 @@ def guarded() -> Generator[None]:
 
 
 def _open_missing_streams() -> None:
-    """Open closed standard streams on /dev/null (daemons start programs with closed streams).
-    Otherwise the next opened file would get the number of a closed stream, and programs that we
-    start would write their output to that file."""
+    """Open /dev/null in place of closed standard streams. Otherwise the next opened file would get
+    the descriptor of a standard stream, and other programs would write their output to the file."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -104,6 +102,6 @@ def _open_missing_streams() -> None:
 
 
 def raw(stream: TextIO) -> TextIO:
-    """Return the stream inside a `Writer`, for code that writes terminal commands. Such code
-    must sanitize all other text itself."""
+    """Return the stream inside a `Writer`, for code that writes terminal commands. This code must
+    sanitize all other text."""
     return stream.below if isinstance(stream, Writer) else stream

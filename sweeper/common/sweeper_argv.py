@@ -29,11 +29,11 @@ def worker_command(  # noqa: PLR0913
     shared_store: bool = False,
 ) -> list[str]:
     """Return the argv of the worker for one attempt (`token`) of a run of the sweep at `folder`.
-    Backends identify their jobs by the last two elements of the argv. `env_file`: the file with
-    the environment variables needed to reach the store. `python`: the interpreter, if not this
-    one. `restarts`: the variable in which the backend counts restarts of the job, and its first
-    value. `bare`: the start of a command that runs a module of sweeper where sweeper is not
-    installed. `shared_store`: the worker reaches the store through a process that workers share."""
+    The last two elements are `folder` and `token`, by which backends identify jobs. `env_file`: a
+    file with the variables for access to the store. `python`: the interpreter (default: this one).
+    `restarts`: the variable in which the backend counts restarts of the job, and its value at the
+    first start. `bare`: the start of the argv for machines without sweeper. `shared_store`: all
+    workers of the machine use one process to access the store."""
     options = [] if env_file is None else ["--env", env_file]
     if restarts is not None:
         variable, first = restarts
@@ -45,8 +45,8 @@ def worker_command(  # noqa: PLR0913
 
 
 def array_command(command: Sequence[str], root: str, table: str) -> list[str]:
-    """Return the argv of one task of an array job. The task uses its array index to look up its
-    token in the file `table` below `root`, and appends the token to `command`."""
+    """Return the argv of a task of an array job. The task looks up its token in the file `table`
+    below `root`, and appends the token to `command`."""
     at = command.index(_WORKER) if _WORKER in command else 0
     if at and command[at - 1] != "-m":  # sweeper is not installed there yet.
         return [*command[:at], _ARRAY, root, table, "-P", "-m", *command[at:]]

@@ -21,14 +21,12 @@ def serve(
     home: str | None = None,
     settings: Settings = Settings(),  # noqa: B008 -- a tuple
 ) -> None:
-    """Run an engine in this process until SIGTERM or SIGINT. SIGHUP is ignored.
-
-    If `port` is 0, use the port of the home's last engine if that port is free, else any free port.
-    If the settings have no token, use $SWEEPER_ENGINE_TOKEN, else the home's token
-    (`access_token`), which the first start creates. Raises EngineError if another engine serves the
-    home, if the address is not available, if a token or a limit is invalid, or if a model cannot be
-    read. Also raises EngineError if other machines can reach `host`, and neither the settings nor
-    $SWEEPER_ENGINE_TOKEN has a token."""
+    """Run an engine in this process until SIGTERM or SIGINT. SIGHUP is ignored. If `port` is 0, use
+    the port of the home's last engine, or any free port if that port is in use. The token is that
+    of the settings, else $SWEEPER_ENGINE_TOKEN, else the home's token, which the first start
+    creates. Raises EngineError if another engine serves the home, the address is not available, a
+    token or a limit is invalid, or a model cannot be read. Also raises EngineError if other
+    machines can reach `host`, and no token is in the settings or in $SWEEPER_ENGINE_TOKEN."""
     settings.limits.check()
     settings = settings._replace(token=token_for(settings.token, host))
     # Set this before numpy is imported: numpy's threads slow down arrays of these sizes.
@@ -135,8 +133,8 @@ def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings)
 
 
 def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
-    """Stop the engine. If sweeps (`users`) use the engine and `force` is False, ask for
-    confirmation first; without a terminal, raise EngineError."""
+    """Stop the engine. If `users` (sweeps that use the engine) is not empty, ask for confirmation.
+    Do not ask if `force` is set. Raises EngineError if there is no terminal for the question."""
     if users and not force:
         from sweeper.sweep.labels import first_of
 
@@ -169,8 +167,7 @@ def main(
     argv: list[str] | None = None,
     users: Callable[[lifecycle.EngineInfo], Sequence[str]] = lambda _info: (),
 ) -> int:
-    """Run a subcommand. Return the exit code. `users` returns the running sweeps that use an
-    engine."""
+    """Run a subcommand, and return the exit code. `users` returns the sweeps that use an engine."""
     commands = parser()
     arguments = commands.parse_args(argv)
     try:
