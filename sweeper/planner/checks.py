@@ -158,7 +158,8 @@ def _sources(grid: Grid) -> Iterator[str]:
 
 
 def check_program(grid: Grid, runs: Sequence[Run], problems: Problems) -> None:
-    """Note programs of the command that are missing on this machine, where the jobs will run."""
+    """Note programs of the command that cannot be started on this machine. Call this only if the
+    jobs run here."""
     command = grid.command or ()
     folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
     env = {**os.environ, **grid.launch.env}
@@ -202,9 +203,9 @@ def check(
     validate: bool,
     elsewhere: Collection[str] = (),
 ) -> Checked:
-    """Check a grid's runs. Raises `GridError` with all mistakes, including those that were already
-    in `problems`. Without `validate`, the recipe is not imported. `elsewhere` are the keys that
-    other stages use."""
+    """Check a grid's runs. Raises `GridError` with all mistakes, including earlier ones in
+    `problems`. Without `validate`, the recipe is not imported. `elsewhere` are the keys that other
+    stages use."""
     return _Check(expanded, runs, problems).all(validate, elsewhere)
 
 

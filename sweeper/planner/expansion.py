@@ -15,8 +15,8 @@ _SOME_POINTS = 200
 
 
 def expand(grid: Grid, problems: Problems) -> Expanded:
-    """Expand a grid to its cells, each with its runs; seeds vary fastest. Raises `GridError` if
-    there are too many runs, or if a cell cannot be made."""
+    """Expand a grid to its cells and their runs. The runs of a cell are in the order of their
+    seeds. Raises `GridError` if there are too many runs, or if a cell cannot be made."""
     warnings = [*grid.notes, *_lone_values(grid)]
     grid = _seeds_from_axis(grid, warnings)
     warnings += _seed_like(grid)
@@ -37,9 +37,8 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
 
 
 def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int | None]:
-    """Expand a grid, and add the cell that its baseline names, unless the grid has this cell
-    already. Return the expanded grid and the number of the baseline's cell, or None if the baseline
-    names no cell."""
+    """Expand a grid. If the grid's baseline is a cell that the grid lacks, add this cell. Return
+    the expanded grid, and the number of the baseline's cell (None: the baseline names no cell)."""
     baseline = grid.baseline
     if baseline is None or baseline.cell is None:
         return expand(grid, problems), None
@@ -90,7 +89,7 @@ def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
 
 
 def _seed_like(grid: Grid) -> Iterator[str]:
-    """Yield warnings about axes that look like seeds, but whose values make separate cells."""
+    """Yield a warning for each axis of cells whose name ends with `seed`."""
     if grid.seeds is not None:
         return
     for block in grid.every_block():

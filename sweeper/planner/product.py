@@ -29,7 +29,7 @@ _ENOUGH = 5_000
 
 
 def count_points(grid: Grid) -> int:
-    """Count the cells before `when` and `exclude` without making them."""
+    """Count the cells without making them. Conditions and exclusions are ignored."""
     count = 1 if grid.blocks or not grid.include else 0
     for block in grid.blocks:
         count *= block.size

@@ -303,7 +303,8 @@ class _Planning:
         return ancestors
 
     def _check_takes(self, stage: StageGrid) -> bool:
-        """Return whether the runs that a stage takes can exist, and note a mistake if not."""
+        """Note a mistake and return False if a stage takes runs that cannot exist. Otherwise return
+        True."""
         good = True
         for taking in stage.takings:
             for take, place in taking.placed_takes():
@@ -400,8 +401,8 @@ class _Planning:
 
 
 def _was_not_inspected(recipe: Recipe) -> bool:
-    """Return whether a recipe's fields are unknown because it was not inspected. False for a
-    command, which has no fields."""
+    """Return whether a recipe's fields are unknown because the recipe was not inspected. A command
+    has no fields, so return False for a command."""
     return recipe.kind != "command" and not recipe.takes
 
 

@@ -134,7 +134,7 @@ class Checker(typing.Generic[Made]):
 
     def _parsed_before(self, fields: list[_Field], row: list[int]) -> bool:
         """Check a configuration whose values chz has parsed before. Return False if chz must parse
-        it."""
+        the configuration."""
         # Only a call of the function shows the config that it makes of these values.
         if not isinstance(self.source, Class):
             return False
@@ -335,8 +335,8 @@ class Checker(typing.Generic[Made]):
 
 
 def _refuse_names() -> None:
-    """Make chz refuse names of classes and functions as values. Otherwise chz would import whatever
-    a grid names, and evaluate strings that begin with `lambda`."""
+    """Make chz refuse names of classes and functions as values. Otherwise chz would import any name
+    in a grid, and evaluate strings that begin with `lambda`."""
 
     def refuse(self: MetaFactory, factory: str) -> typing.NoReturn:  # noqa: ARG001
         raise MetaFromString("a grid gives data, not names of classes or functions")
@@ -373,7 +373,8 @@ def annotations_at(annotation: object, path: list[str]) -> list[object]:
 
 
 def _parameter(origin: object, name: str) -> list[object]:
-    """Return the annotation of a parameter of a class that is not a chz class."""
+    """Return the annotation of the parameter `name` in a list, or [] if the annotation is
+    unknown."""
     try:
         hints = typing.get_type_hints(getattr(origin, "__init__", origin))
     except Exception:  # noqa: BLE001

@@ -36,7 +36,7 @@ _ANOTHER_REPOSITORY = frozenset(
 
 def git(folder: str, *arguments: str) -> bytes | None:
     """Return the output of git, or None if git or the checkout is missing, git fails, or it does
-    not answer in time. Takes no lock and refreshes no index."""
+    not answer in time. Git's index is not locked or refreshed."""
     environment = {k: v for k, v in os.environ.items() if k not in _ANOTHER_REPOSITORY}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:

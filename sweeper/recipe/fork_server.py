@@ -343,7 +343,7 @@ def _shadowing_name(folder: str, tops: set[str]) -> str | None:
 
 
 def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
-    """Return why this process cannot be forked after its imports. None if it can."""
+    """Return why this process cannot be forked after its imports, or None if it can be forked."""
     threads = _threads_after_fork()
     if threads:
         return f"an imported module has started threads ({threads})"

@@ -88,7 +88,8 @@ class Function:
         return self._held
 
     def consumer(self, module: ModuleType) -> Callable[[object], object]:
-        """Return the function that takes the config. Raises `Unusable`."""
+        """Return the function that takes the config. Raises `Unusable` if there is no such
+        function."""
         if self.taken is None:
             return consumer(module, self.cls)
         if chz.is_chz(self.taken):
@@ -147,8 +148,8 @@ def as_chz(cls: type[object]) -> type[object]:
 
 
 def to_chz(value: object) -> object:
-    """Convert an instance of a dataclass to an instance of its `as_chz`. Return other values
-    unchanged."""
+    """Convert a dataclass instance to an instance of the class that `as_chz` makes. Return other
+    values unchanged."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     names = [field.name for field in dataclasses.fields(value) if field.init]

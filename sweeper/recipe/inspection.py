@@ -330,8 +330,8 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _starts(node: ast.AST) -> bool:
-    """Return whether this statement, when its module is imported, calls a function that usually
-    starts a run."""
+    """Return whether a statement calls a function that usually starts a run. Calls that an import
+    does not execute are ignored."""
     if isinstance(node, (*_NAMED, ast.Lambda)):
         return False
     if isinstance(node, (ast.If, ast.BoolOp)) and any(map(_is_guard, ast.walk(node))):
@@ -371,8 +371,8 @@ def load(recipe: Located) -> ModuleType:
 
 
 def config_class(module: ModuleType, name: str | None) -> type[object]:
-    """Return the class `name`; without a name, `CLIConfig`, else the only chz class that the module
-    defines. Raises `Refused` if there is no such class."""
+    """Return the class `name`. Without a name, return `CLIConfig`, or the only chz class that the
+    module defines. Raises `Refused` if there is no such class."""
     try:
         import chz
     except ImportError:

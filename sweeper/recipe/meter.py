@@ -151,7 +151,7 @@ class Meter:
             self._wake()
 
     def _paused(self) -> str | None:
-        """Return why a client is paused now; None if no client is."""
+        """Return why a client is paused now, or None if no client is paused."""
         since = self._clock() - _VOUCHED_SECONDS
         with self._lock:
             return next((why for why, when in self._pauses.values() if when > since), None)

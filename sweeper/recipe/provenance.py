@@ -141,7 +141,8 @@ def _split(listed: bytes | None) -> list[str]:
 
 
 def _keep(folder: SweepFolder, data: bytes, ending: str) -> str:
-    """Store data next to the plan, unless it is already there. Return its path in the store."""
+    """Store data in the sweep's folder, in a file named by a hash of the data. Return the file's
+    path in the store."""
     path = folder.code(f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}")
     if not folder.store.exists(path):
         with suppress(AlreadyExists):

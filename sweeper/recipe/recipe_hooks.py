@@ -36,7 +36,7 @@ Configs = list[Config]
 
 
 def ask(module: ModuleType, configs: Configs) -> Answer:
-    """Call the functions `notes`, `estimate` and `lacks`, and return their results."""
+    """Call the recipe's functions `notes`, `estimate` and `lacks`, and return their results."""
     notes, problems = _notes(module, configs)
     estimates = _estimates(module, configs)
     return {"lacks": _lacks(module, configs), "notes": notes, "problems": problems,

@@ -57,7 +57,7 @@ class _Estimates(NamedTuple):
 
     @property
     def by_number(self) -> list[Usage | None]:
-        """The estimate of each configuration."""
+        """Return the estimate of each configuration (None: no estimate)."""
         return [None if number is None else self.distinct[number] for number in self.of]
 
 
@@ -237,7 +237,7 @@ def find_python(name: str | None) -> str:
 
 def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
     """Return why a command's program cannot be started in `folder` with the environment `env`, or
-    None."""
+    None if it can be started."""
     if os.sep in program:
         path = os.path.join(folder, program)
         if not os.path.isfile(path):
