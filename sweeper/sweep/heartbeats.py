@@ -73,10 +73,10 @@ class Heartbeats:
         wall: Callable[[], float] | None = None,
         most: int | None = None,
     ) -> None:
-        """Set the clocks and the limit. `wall` returns seconds since 1970. With `wall`, a heartbeat
-        that stays unchanged for `_DOUBT_SECONDS` after its first poll gets the age that follows
-        from its `time`. On a remote store, one poll reads at most `most` changed heartbeats (None:
-        all)."""
+        """Set the clocks and the limit. `wall` returns seconds since 1970. With `wall`, if a
+        heartbeat does not change within `_DOUBT_SECONDS` of its first poll, the heartbeat's age is
+        computed from its `time`. On a remote store, one poll reads at most `most` changed
+        heartbeats (None: all)."""
         self._store, self._folder = folder.store, folder
         self._clock, self._wall = clock, wall
         self._most = most

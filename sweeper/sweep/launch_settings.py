@@ -59,7 +59,8 @@ _MODELS_DOC = (
 
 class Setting:
     """A description of a setting in a grid's section `launch`: a sentence for users, an example
-    value, and whether a stage may override the setting. It annotates a field of `Launch`."""
+    value, and whether a stage may override the setting. A `Setting` annotates a field of
+    `Launch`."""
 
     def __init__(self, doc: str, example: object = None, *, by_stage: bool = False) -> None:
         self.doc, self.example, self.by_stage = doc, example, by_stage
@@ -83,8 +84,7 @@ class Launch(NamedTuple):
     The fields define the grid's section `launch` (`sweeper/grid/launch.py`).
 
     If a sweep has several backends, `backends` lists them in the order in which they get jobs, and
-    `backend` is only a text for display (`tmux+slurm`). `places` has the backends' names in both
-    cases.
+    `backend` is only a text for display (`tmux+slurm`). `places` always has the backends' names.
 
     Runs with the same `window` share a window, with a pane for each run. A window with
     `window_panes` panes is full, and the next runs get another window. If only `window_panes` is

@@ -60,8 +60,8 @@ def read_service(document: object, place: str) -> Service:
 class Observations(NamedTuple):
     """The observations that a launcher last published. `observed` maps run ids to observations.
     `unreachable` has the error messages about services that do not answer. `held` is the reason why
-    no runs are started; with `gave_up`, it is also the reason why the launcher has ended. `paused`:
-    a user has paused the sweep. `limit` is the current limit on jobs if it differs from the plan's
+    no runs are started. With `gave_up`, the launcher has ended for this reason. With `paused`, a
+    user has paused the sweep. `limit` is the current limit on jobs if it differs from the plan's
     `max_parallel`, and `limit_by` is the reason, a key of `labels.LOWERED`. `usage` is the usage of
     all runs. `starting` is False for a launcher that only stops runs."""
 

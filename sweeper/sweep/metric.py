@@ -52,8 +52,8 @@ class Metric(NamedTuple):
     it), `pooled` (yes), `own` (no), or `from=SWEEP,...` (use the estimates of these sweeps).
     `failed` says how a failed run counts: `bound` (a cell is best only if it is also best with the
     sweep's worst value for each failed run), `worst` (with the worst value) or `drop` (not at all).
-    `by` is a key of the configuration: each of its values gets its own best cell. `relevant` is the
-    smallest difference that matters."""
+    `by` is a key of the configuration; each value of the key gets its own best cell. `relevant` is
+    the smallest difference that matters."""
 
     name: str
     goal: Annotated[Literal["minimize", "maximize"], Default("minimize")]

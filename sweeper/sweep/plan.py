@@ -84,12 +84,12 @@ _Source = Annotated[
 
 
 class Stage(NamedTuple):
-    """A part of a sweep with its own recipe. Its runs continue from runs of earlier stages, their
-    parents, which `sources` select. If there are no sources, `runs` are the stage's runs. Otherwise
-    `runs` are templates: each combination of parents makes one run from each template. `launch` has
-    the settings of the stage's own section `launch`, in the form of `Launch.document`. If the stage
-    overrides an option of a backend, `launch` also has the sweep's other options of that
-    backend."""
+    """A part of a sweep with its own recipe. `sources` select the parents of the stage's runs: runs
+    of earlier stages to continue from. If there are no sources, `runs` are the stage's runs.
+    Otherwise `runs` are templates: each combination of parents makes one run from each template.
+    `launch` has the settings of the stage's own section `launch`, in the form of `Launch.document`.
+    If the stage overrides an option of a backend, `launch` also has the sweep's other options of
+    that backend."""
 
     name: str
     recipe: Recipe
@@ -146,8 +146,8 @@ class OnAlarm(NamedTuple):
 
 class Budget(NamedTuple):
     """Limits on what all runs of a sweep use together; None means no limit. `hours` limits the sum
-    of the runs' hours. `on_reach` says whether running runs stop at a limit (`stop`) or continue
-    (`pause`)."""
+    of the durations of all runs. `on_reach` says whether running runs stop at a limit (`stop`) or
+    continue (`pause`)."""
 
     usd: Sparse[float | None] = None
     tokens: Sparse[float | None] = None
@@ -156,8 +156,8 @@ class Budget(NamedTuple):
 
     @property
     def of_tokens(self) -> tuple[str, ...]:
-        """The limits that are set among `tokens` and `usd`. Only these limits require that tokens
-        are counted."""
+        """The names of the limits among `tokens` and `usd` that are set. Both need a count of the
+        tokens."""
         return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
 
     def document(self) -> dict[str, object]:

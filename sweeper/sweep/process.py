@@ -9,8 +9,8 @@ from sweeper.common.codec import Check
 
 
 class Who(NamedTuple):
-    """The identity of a process, for example of the holder of a sweep's lease. `host` is a result
-    of `machine`, and `began` a result of the function `began`."""
+    """The identity of a process, for example of the holder of a sweep's lease. `host` comes from
+    `machine()`, and `began` from `began(pid)`."""
 
     host: str
     pid: Annotated[int, Check(lambda number: 0 < number < 2**31, "a process number")]
@@ -49,8 +49,8 @@ def _is_hidden(pid: int) -> bool:
 
 
 def machine() -> str:
-    """Return a name for this machine or container since its last boot. Process ids are unique under
-    this name. Without /proc, each call returns a different name."""
+    """Return a name for this machine or container, which changes with each boot. Process ids are
+    unique under this name. Without /proc, each call returns a different name."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()

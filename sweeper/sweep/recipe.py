@@ -15,8 +15,8 @@ class Recipe(NamedTuple):
     """A recipe. Paths are absolute.
 
     With `on_path`, `cwd` is added to the module path, as `python -m` does. `takes` describes the
-    fields of the configuration. `forms` maps fields to the form of their values on chz's command
-    line, if that form is unusual. If `reference` names a function that returns the configuration,
+    fields of the configuration. `forms` maps a field to the form of its values on chz's command
+    line, if this form is unusual. If `reference` names a function that returns the configuration,
     `function` is its name.
     """
 
@@ -71,8 +71,8 @@ class _Runnable(NamedTuple):
 
 
 def runs_anywhere(document: object, place: str, inside: str) -> None:
-    """Raise `Damaged` if `document` lacks what is needed to run the recipe. Error messages name the
-    file `place` and the document's key `inside` in this file."""
+    """Raise `Damaged` if `document` lacks what is needed to run the recipe. `document` is the value
+    of the key `inside` in the file `place`."""
     recipe = read(_Runnable, document, place, inside)
     if recipe.kind == "command":
         if not recipe.command:

@@ -75,8 +75,8 @@ class RunTable:
     def read(self) -> None:
         """Read all events again.
 
-        Events are never removed. Missing events mean that the sweep is being deleted: `read` raises
-        `NotFound` if the plan is missing too, and `StoreError` otherwise.
+        Events are never removed, so `read` raises an error if events are missing: `NotFound` if the
+        plan is missing too, and `StoreError` otherwise.
         """
         where = self._folder.address
         removed = f"{where} was removed while its launcher was running, so the launcher ends"

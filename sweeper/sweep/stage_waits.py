@@ -15,9 +15,9 @@ Fate = Literal["succeeded", "failed", "cancelled", "open"]
 
 
 class Wait(NamedTuple):
-    """The wait of a run, or of a stage's unknown runs. `on` says what is waited for. With `vain`,
-    the wait cannot end without a user's action, and `fate` is the result of the failed or cancelled
-    run."""
+    """The reason why a run, or a stage's unknown runs, cannot start yet. `on` says what is waited
+    for. With `vain`, the wait cannot end without a user's action, because a run has the result
+    `fate`."""
 
     on: str
     vain: bool

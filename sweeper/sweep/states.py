@@ -198,8 +198,8 @@ def last_retry(events: Iterable[tuple[int, Event]]) -> int:
 
 
 def begun_anew(events: Iterable[tuple[int, Event]], attempt: int) -> int:
-    """Return the first attempt whose files `attempt` may start from: the attempt after the last
-    `again` before `attempt`, or 1 if there is no such `again`."""
+    """Return the first attempt whose files `attempt` may start from: the attempt that follows the
+    last `again`, or 1 if no attempt before `attempt` has an `again`."""
     attempts = (n for n, event in events if event is Event.AGAIN and n < attempt)
     return max(attempts, default=0) + 1
 

@@ -159,8 +159,8 @@ def _agreed() -> set[str]:
 
 
 def _remember(document: Mapping[str, object]) -> None:
-    """Record that the user agreed to a document. A single write appends the line, because another
-    process may append at the same time."""
+    """Record that the user agreed to a document. A single write appends the document's digest,
+    because another process may append at the same time."""
     with suppress(OSError):  # The user is asked again then.
         os.makedirs(home(), mode=0o700, exist_ok=True)
         with open(os.path.join(home(), "trusted"), "a", encoding="ascii") as file:
