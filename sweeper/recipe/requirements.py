@@ -25,8 +25,8 @@ _BELOW = re.compile(r"[^\s;@]*/")
 
 
 class Requirements(NamedTuple):
-    """A requirements file: its options that name sources of packages, and a message for each line
-    that does not work for jobs on other machines."""
+    """What a requirements file contains for jobs on other machines. `options` name sources of
+    packages. `mistakes` has a message for each line that these jobs cannot use."""
 
     options: tuple[str, ...]
     mistakes: tuple[str, ...]
@@ -54,8 +54,6 @@ def read(path: str) -> Requirements:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the non-empty lines without comments, each with its line number. Lines that end with a
-    backslash are joined with the next."""
     first, joined = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         first = first if joined else number
@@ -68,8 +66,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Return the name and value of the option in a line. If the line is a requirement, the name is
-    empty and the line is the value."""
+    """Return an option as (name, value), and a requirement as ("", line)."""
     if not line.startswith("-"):
         return "", line
     if line[1] != "-" and len(line) > 2 and line[2] not in " =":
@@ -79,8 +76,6 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _wrong(name: str, value: str) -> str | None:
-    """Return why a line with this option and value does not work for jobs on other machines; None
-    if it works."""
     shown = f"`{f'{name} {value}'.strip()[:80]}`"
     if _PASSWORD.search(value):
         return (
@@ -101,8 +96,8 @@ def _wrong(name: str, value: str) -> str | None:
 
 
 def outside(path: str, *folders: str | None) -> str | None:
-    """Return why a file is not in the copy of the code that jobs get, or None. Jobs get a copy of
-    the checkout that `checkout_of` finds for `folders`."""
+    """Return the reason why jobs do not get a copy of a file; None if no reason was found. Jobs get
+    a copy of the first checkout that contains one of `folders`."""
     root = checkout.checkout_of(*folders)
     if root is None:
         return (

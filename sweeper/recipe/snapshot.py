@@ -32,9 +32,8 @@ _NO_FILES: Mapping[str, Never] = MappingProxyType({})
 
 
 class CodeCopy(NamedTuple):
-    """The result of `make`. `snapshot` is None if there is no copy, and `why` is the reason.
-    `linked` are files that runs use in the checkout although a user might expect them in the
-    copy."""
+    """The result of `make`. If there is no copy, `snapshot` is None and `why` is the reason. The
+    files in `linked` are not in the copy: runs use them from the checkout."""
 
     snapshot: Snapshot | None
     why: str | None
@@ -51,8 +50,9 @@ class CodeCopy(NamedTuple):
 def make(
     folder: SweepFolder, cwd: str, file: str | None = None, *, secrets: Collection[str] = ()
 ) -> CodeCopy:
-    """Copy the checkout that contains `cwd`, or else the one that contains the recipe's `file`,
-    into the store. Files that contain a value in `secrets` are not copied. Raises `StoreError`."""
+    """Copy the checkout that contains `cwd` into the store. If `cwd` is in no checkout, use the
+    recipe's `file` instead. Files that contain one of the `secrets` are not copied. Raises
+    `StoreError`."""
     root = checkout_of(cwd, os.path.dirname(file) if file else None)
     if root is None:
         return CodeCopy(None, "not in a git checkout", in_checkout=False)
@@ -84,8 +84,9 @@ def make(
 
 
 def preview(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
-    """Return the copy that a snapshot's checkout would give now, or None if the checkout cannot be
-    copied. The copy's `snapshot` equals the given one if the code is the same. Stores nothing."""
+    """Return the copy that a launch would now make of a snapshot's checkout; None if the checkout
+    cannot be copied. If the code is unchanged, the copy has the given `snapshot`. Stores
+    nothing."""
     tree = Tree(
         snapshot.root, results_in(store, snapshot.root, snapshot.archive.partition("/")[0]), secrets
     )
@@ -98,8 +99,9 @@ def preview(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) 
 
 
 def relink(snapshot: Snapshot) -> None:
-    """Link files that are new in the checkout into the extracted copy, if this machine has one. A
-    run that failed because of missing data then finds the data at its next attempt."""
+    """Link new files of the checkout into the copy that was extracted on this machine. Do nothing
+    if there is no such copy. The next attempt of a run then finds files that were missing
+    before."""
     from sweeper.paths import home
 
     top = _top(snapshot, home())
@@ -110,9 +112,9 @@ def relink(snapshot: Snapshot) -> None:
 
 
 def results_in(store: Store, root: str, sweep: str) -> list[str]:
-    """Return the folders that a copy of the checkout `root` leaves out, since they contain
-    results and no code: the store, and sweeper's home. If the checkout is inside the store,
-    return the folders of the sweeps instead of the store."""
+    """Return the folders of results that a copy of the checkout `root` must not contain: sweeper's
+    home and a local store. If the checkout is inside the store, return the folders of `sweep` and
+    of the store's other sweeps instead of the store."""
     from sweeper.paths import home
 
     top = store.local_path("")
@@ -126,11 +128,11 @@ def results_in(store: Store, root: str, sweep: str) -> list[str]:
 
 
 def extract(store: Store, snapshot: Snapshot, home: str) -> str:
-    """Extract a job's snapshot on this machine, unless that was done before. Return the folder. If
-    several processes call this at the same time, only one extracts. Each process that calls this
-    holds the folder until the process ends, so that `gc` keeps the folder. Raises `StoreError`.
+    """Extract a snapshot on this machine, if this was not done before. Return the copy's folder.
+    Concurrent calls extract the snapshot only once. `sweeper store gc` does not remove the folder
+    before the calling process ends. Raises `StoreError`.
 
-    The recipe's own folder is `os.path.join(<returned folder>, snapshot.cwd)`.
+    The recipe's folder is `os.path.join(<returned folder>, snapshot.cwd)`.
     """
     import fcntl
     import shutil
@@ -164,7 +166,7 @@ def extract(store: Store, snapshot: Snapshot, home: str) -> str:
 
 
 def hold_copy(top: str) -> None:
-    """Hold a copy until this process ends, so that `sweeper store gc` does not remove it."""
+    """Prevent `sweeper store gc` from removing the copy in `top` until this process ends."""
     path = f"{top}.use"
     try:
         os.makedirs(os.path.dirname(top), exist_ok=True)
@@ -194,7 +196,7 @@ def _unpacked(archive: bytes, digest: str) -> bytes:
 
 
 def _unpack(data: bytes, folder: str) -> None:
-    """Write the files of an archive, and nothing outside `folder`."""
+    """Extract an archive. Raise `StoreError` if a path in the archive leads out of `folder`."""
     import io
     import tarfile
 
@@ -230,9 +232,9 @@ def _write(path: str, source: IO[bytes], mode: int) -> None:
 
 
 def _give_history(snapshot: Snapshot, copy: str) -> None:
-    """Make a git repository for the copy, since many recipes record their commit and fail without a
-    repository. Make none if git, the checkout or its commit is missing. The new repository reads
-    the objects of the checkout's repository, and changes nothing there."""
+    """Make a git repository for the copy, since many recipes record the current commit and fail
+    without a repository. The repository reads the objects of the checkout's repository. Do nothing
+    if git, the checkout or the commit is missing."""
     commit = snapshot.commit
     objects = git(snapshot.root, "rev-parse", "--git-path", "objects") if commit else None
     if not commit or not objects or git(copy, "init", "-q", "--template=") is None:
@@ -247,7 +249,7 @@ def _give_history(snapshot: Snapshot, copy: str) -> None:
 
 
 def _link_rest(live: str, copy: str) -> None:
-    """Link the files of the checkout that its copy lacks."""
+    """Link each file of the checkout `live` that is missing in `copy`."""
     try:
         entries = sorted(os.scandir(live), key=lambda entry: entry.name)
     except OSError:

@@ -25,7 +25,8 @@ sweep can be read, and `delete` can be repeated."""
 
 
 class Subject(NamedTuple):
-    """The sweep or run that a note is about. `run` is the run's id, `name` the name to print."""
+    """A sweep or run that can have marks. `run` is the run's id, or None for a sweep. `name` is the
+    name to print."""
 
     store: Store
     sweep: str
@@ -34,8 +35,8 @@ class Subject(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """Changes to the marks of a sweep or run: the note, tags to add, tags to remove, the star. A
-    note or a star that is None is not changed."""
+    """Changes to the marks of a sweep or run. `text` is a new note. `star` sets (True) or removes
+    (False) the star. If `text` or `star` is None, the note or the star stays."""
 
     text: str | None = None
     tag: Sequence[str] = ()
@@ -69,9 +70,9 @@ def note(
     untag: Sequence[str] = (),
     star: bool | None = None,
 ) -> Marks:
-    """Write a note about a sweep or run, add or remove tags, and set or remove the star. Returns
-    the resulting marks. Raises `NotFound`, and `UsageError` if a note or tag is invalid, or if
-    `target` matches several runs or a run that belongs to no sweep."""
+    """Write a note about a sweep or run, add or remove tags, and set or remove the star. Return the
+    resulting marks. Raises the errors of `find_subject`, and `UsageError` for an invalid note or
+    tag."""
     return mark(target, Noted(text, tag, untag, star), root=root)
 
 
@@ -107,8 +108,8 @@ def _check(text: str | None, tags: Sequence[str]) -> None:
 
 
 def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
-    """Archive a sweep: commands leave it out unless a name or glob selects it. `on=False`
-    restores the sweep. Return whether anything changed. Raises `NotFound`, `StoreError`."""
+    """Archive a sweep, or restore it with `on=False`. Return whether anything changed. Commands
+    show an archived sweep only if a name or glob selects it. Raises `NotFound`, `StoreError`."""
     folder = _existing(sweep, root)
     if fold(mark for mark in read_marks(folder) if mark.run is None).archived == on:
         return False
@@ -117,9 +118,9 @@ def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
 
 
 def rename(sweep: str, name: str, *, root: str | None = None) -> None:
-    """Rename a sweep that has no launcher and no running jobs. To continue the sweep, change the
-    name in its grid too. Raises `NotFound`, `UsageError` if the name is invalid or taken, and
-    `EnvironmentFailure` if something is running or the store cannot move folders."""
+    """Rename a sweep that has no launcher and no running jobs. To continue the sweep, also change
+    the name in the grid. Raises `NotFound`, `UsageError` if the name is invalid or taken, and
+    `EnvironmentFailure` if anything may be running or the store cannot move folders."""
     from sweeper.sweep.names import is_sweep_name
 
     folder = _existing(sweep, root)
@@ -150,7 +151,7 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
 
 
 def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
-    """Return the number of runs that have started in a sweep, and its size in bytes. Raises
+    """Return the number of runs that have started in a sweep, and the sweep's size in bytes. Raises
     `NotFound`, `StoreError`."""
     folder = _existing(sweep, root)
     return len(folder.read_events()), sum(entry.size for entry in folder.store.list(sweep))
@@ -170,8 +171,8 @@ def delete(sweep: str, *, root: str | None = None) -> None:
 
 
 def clear(folder: SweepFolder) -> None:
-    """Remove the files and folders of a sweep, except for the sweep's lock, which the lock's holder
-    removes. Raises `StoreError`."""
+    """Remove the files and folders of a sweep. The lock is left to its holder. Raises
+    `StoreError`."""
     last: dict[str, list[str]] = {name: [] for name in _LAST}
     first: list[str] = []
     for path in folder.store.names(folder.name):
@@ -195,7 +196,7 @@ def _existing(sweep: str, root: str | None) -> SweepFolder:
 
 
 def _require_rest(folder: SweepFolder) -> None:
-    """Raise `EnvironmentFailure` if jobs of a sweep may be running."""
+    """Raise `EnvironmentFailure` if jobs of the sweep may be running."""
     at_work = sum(fold_events(events).at_work for events in folder.read_events().values())
     if at_work:
         raise EnvironmentFailure(
@@ -205,16 +206,16 @@ def _require_rest(folder: SweepFolder) -> None:
 
 
 def _forget_environment(folder: str) -> None:
-    """Remove the environment file of a sweep that was deleted or renamed. If the file stayed, the
-    next launch with the sweep's name would assume that the sweep is on an unmounted disk."""
+    """Remove the environment file of a deleted or renamed sweep. Otherwise the next launch with the
+    old name would fail with the message that the sweep's disk may be unmounted."""
     from sweeper.sweep import environment_file
 
     environment_file.forget(environment_file.env_file(folder), folder)
 
 
 def _remove_folders(top: str) -> None:
-    """Remove the empty folders below `top`, and `top` itself if it is empty. Temporary files of
-    killed writers, which no listing shows, are removed with their folder."""
+    """Remove temporary files of killed writers below `top`. Then remove all empty folders, also
+    `top`."""
     for folder, _, names in os.walk(top, topdown=False):
         for name in names:
             if name.startswith(TEMPORARY):

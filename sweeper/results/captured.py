@@ -34,9 +34,8 @@ _Sequence = Mapping[str, object]
 
 
 def captured(run: RecordedRun) -> list[Found]:
-    """Return the trajectories that a run captured, sorted by iteration and split. If several
-    attempts captured the same split of an iteration, only the latest attempt's trajectories are
-    returned."""
+    """Return the captured trajectories of a run, sorted by iteration and split. If several attempts
+    captured an iteration and split, only the trajectories of the latest attempt are returned."""
     latest: dict[tuple[int, str], list[Found]] = {}
     for attempt, folder in enumerate(run.folders(), start=1):
         by_iteration: dict[tuple[int, str], list[Found]] = {}
@@ -52,10 +51,10 @@ def captured(run: RecordedRun) -> list[Found]:
 
 
 def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Found]:
-    """Return the rollouts with the captured tokens in their steps, then the captured trajectories
-    that match no rollout. A captured trajectory matches a rollout with the same iteration, group,
-    trajectory and number of steps. If a split was captured with the trajectory, the rollout must
-    also have the same split."""
+    """Add captured tokens to the steps of rollouts. Return all rollouts, then the captured
+    trajectories that match no rollout. A captured trajectory matches a rollout with the same
+    iteration, group, trajectory and number of steps. If the split was captured too, the splits must
+    also be equal."""
     by_place: dict[tuple[object, ...], list[Found]] = {}
     for capture in captures:
         place = capture.iteration, *capture.place
@@ -88,7 +87,7 @@ def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Fo
 
 
 def _stores(run: RecordedRun, folder: str) -> Iterator[tuple[str, list[_Sequence]]]:
-    """Yield the path and the sequences of each store in an attempt's folder."""
+    """Yield the path and the sequences of each capture store in an attempt's folder."""
     database, lines = (f"{folder}/{name}".lstrip("/") for name in (_DATABASE, _LINES))
     if run.files.source(database) is not None:
         yield database, run.readable(lambda: _read_database(run, database), [])
@@ -98,9 +97,9 @@ def _stores(run: RecordedRun, folder: str) -> Iterator[tuple[str, list[_Sequence
 
 
 def _read_database(run: RecordedRun, path: str) -> list[_Sequence]:
-    """Read a database. While the capture daemon has the database open, the database itself is read.
-    Otherwise a copy is read, so that SQLite writes nothing next to the database. Raises
-    `StoreError` if the database is damaged."""
+    """Read the sequences in a database. If the capture daemon is not using the database, read a
+    copy, since SQLite may create files next to an open database. Raises `StoreError` if the
+    database is damaged."""
     import sqlite3
 
     local = run.store.local_path(path)
@@ -128,8 +127,6 @@ def _open(path: str) -> "sqlite3.Connection":
 
 
 def _rows(database: "sqlite3.Connection") -> list[_Sequence]:
-    """Return the sequences of a database. Raises `sqlite3.Error`, or `ValueError` for lists that
-    are not JSON."""
     rows: list[_Sequence] = []
     for values in database.execute(_QUERY):
         row: dict[str, object] = dict(zip(_COLUMNS, values, strict=True))
@@ -141,7 +138,6 @@ def _rows(database: "sqlite3.Connection") -> list[_Sequence]:
 
 
 def _of_record(record: Mapping[str, object]) -> Iterator[_Sequence]:
-    """Yield the sequences of one sampling call in the exporter's file."""
     scope = table_of(record.get("scope"))
     for sample in map(table_of, list_of(record.get("samples"))):
         yield {
@@ -157,8 +153,8 @@ def _of_record(record: Mapping[str, object]) -> Iterator[_Sequence]:
 
 def _records(rows: Iterable[_Sequence]) -> Iterator[dict[str, object]]:
     """Yield a rollout summary for each trajectory. The turns of a trajectory are the sequences with
-    the same iteration, split, group and trajectory number. Without a group number, each sampling
-    call is a group. Without a trajectory number, each sequence is a trajectory."""
+    the same iteration, split, group and trajectory number. If the group number is missing, each
+    sampling call is a group. If the trajectory number is missing, each sequence is a trajectory."""
     trajectories: dict[tuple[object, ...], list[_Sequence]] = {}
     groups: dict[object, int] = {}
     sizes: dict[tuple[object, ...], int] = {}
@@ -184,8 +180,7 @@ def _plain(value: object) -> int | float | str | None:
 
 
 def _step(turn: _Sequence) -> dict[str, object]:
-    """Return a turn as a step of a rollout summary. For display, `logs` has the turn's tokens as a
-    string too."""
+    """Return a turn as a step of a rollout summary. `logs` repeats the turn's tokens as text."""
     lists = {key: list_of(turn.get(key)) for key in TOKENS if is_list(turn.get(key))}
     metrics: dict[str, object] = {}
     logprobs = [value for value in lists.get("logprobs", []) if is_number(value)]

@@ -32,20 +32,19 @@ _GLOB = frozenset("*?[")
 
 
 class Catalog:
-    """The contents of one or several roots: sweeps, and folders at any depth that have metrics,
-    checkpoints or rollouts but belong to no sweep (see `folders.FolderRun`). Each call reads the
-    stores again. A run is identified by its `root`, `sweep` and `run` (the id) together, since the
-    same configuration has the same id in two sweeps.
+    """The contents of one or several roots: sweeps and `folders.FolderRun`s, which are folders of
+    results outside sweeps. Each call reads the stores again. Only `root`, `sweep` and `run` (the
+    id) together identify a run, since the same configuration has the same id in each sweep.
 
-    `problems` has a line for each sweep, run or file that the last call skipped because it is
-    damaged or unreadable (`problems.unread` counts the skipped ones), and for each run with
-    unreadable lines. Queries about a single run raise `StoreError` instead.
+    `problems` lists what the last call could not read: a line for each skipped sweep, run or file
+    (counted in `problems.unread`), and for each run with unreadable lines. Queries about a single
+    run raise `StoreError` instead.
     """
 
     def __init__(self, *roots: str, cache: bool | str = True, snapshot: bool = False) -> None:
         """`cache` is the folder of a cache, True for the default folder, or False for no cache.
-        With `snapshot`, each sweep of a remote store is read only once, through a process that
-        commands and workers share; this needs far fewer requests."""
+        With `snapshot`, each sweep of a remote store is read only once, through a process that all
+        commands and workers on this machine share."""
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
         stores = [_open(str(root), shared=snapshot) for root in roots]
@@ -92,9 +91,8 @@ class Catalog:
         return (sweep if root is None else f"{root.rstrip('/')}/{sweep}"), rest
 
     def _placed(self, name: str) -> tuple[list[Store], str]:
-        """Return the stores in which to look for a name, and the name without its root. If the name
-        begins with a root, the only store is that of this root; otherwise all stores are
-        returned."""
+        """Return the stores in which to look for a name, and the name without its root. These are
+        the store of the root that the name begins with, or else all stores."""
         root, rest = split_root(name, self.roots)
         return [store for store in self._stores if root in (None, store.root)], rest
 
@@ -154,8 +152,8 @@ class Catalog:
         self, find: Callable[[Store], Iterable[T]], stores: Sequence[Store] | None = None
     ) -> Iterator[tuple[Store, T]]:
         """Call `find` with each of `stores` (None: the stores of all roots), and yield each
-        returned item with its store. Missing roots are reported. If the catalog has several roots,
-        an unreachable store is reported too; otherwise `StoreError` is raised."""
+        returned item with its store. Missing roots are added to `problems`. If a store is
+        unreachable, raise `StoreError`; with several roots, add the error to `problems` instead."""
         for store in self._stores if stores is None else stores:
             if not self._is_there(store):
                 continue
@@ -169,8 +167,8 @@ class Catalog:
             yield from ((store, item) for item in items)
 
     def _is_there(self, store: Store) -> bool:
-        """Return whether a root exists; a remote root is assumed to exist. Report a missing
-        root, since its disk may not be mounted."""
+        """Return whether a root exists; a remote root is assumed to exist. Add a missing root to
+        `problems`."""
         top = store.local_path("")
         if top is None or os.path.isdir(top):
             return True
@@ -223,7 +221,7 @@ class Catalog:
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
         """Return the runs as objects, without retired runs that have ended. `sweep` is a name or
-        glob of sweeps, or of folders that contain runs outside sweeps. Raises the same errors as
+        glob of sweeps, or of folders that contain runs outside sweeps. Raises the errors of
         `Registry.records`."""
         return current(self.all_handles(sweep, state))
 
@@ -243,12 +241,10 @@ class Catalog:
         dropped: bool = False,
         archived: bool = False,
     ) -> list[RecordedRun]:
-        """Return the runs that match one of the selectors (see `results.selectors`), have one of
-        the states, and meet the condition. Without selectors, all runs match except those of
-        archived sweeps; with `archived`, the runs of archived sweeps match too. With `dropped`,
-        retired runs that have ended are included. Raises `NotFound` for a selector without a match.
-        If files could not be read and the selector's sweep exists, the selector is skipped
-        instead."""
+        """Return the runs that `selectors.pick` selects from all roots. Without selectors, runs of
+        archived sweeps are included only if `archived` is set. Raises `NotFound` for a selector
+        without a match. If the selector's sweep exists and files could not be read, the selector is
+        ignored instead."""
         sweeps = {self.split(selector)[0] for selector in selectors}
         if sweeps and all(self.has_sweep(name) for name in sweeps):
             runs = self.handles_of(sorted(sweeps))
@@ -266,8 +262,8 @@ class Catalog:
         return pick(runs, fitting, states, where, dropped=dropped)
 
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
-        """Return all runs of several sweeps. Unreadable sweeps are reported. If `sweeps` has only
-        one name and that sweep is unreadable, the error is raised instead."""
+        """Return all runs of several sweeps. Unreadable sweeps are added to `problems`. If `sweeps`
+        has only one name, the error is raised instead."""
         if len(sweeps) == 1:
             return self.all_handles(sweeps[0])
         self.problems = Problems()
@@ -313,9 +309,9 @@ class Catalog:
         )
 
     def run(self, reference: str) -> RecordedRun:
-        """Return the run that `reference` selects (see `results.selectors`): `sweep/name`, the
-        beginning of such a name, values (`lr=3e-2,seed=0`) or an id. Raises `NotFound`, or
-        `UsageError` if several runs match."""
+        """Return the run that `reference` selects (see `results.selectors`), such as `sweep/name`,
+        values (`lr=3e-2,seed=0`) or an id. Raises `NotFound`, or `UsageError` if several runs
+        match."""
         sweep, rest = self.split(reference)
         runs = self.all_handles(sweep if rest and self.has_sweep(sweep) else None)
         fitting = named(runs, reference)
@@ -332,8 +328,8 @@ class Catalog:
         return fitting[0]
 
     def _resolve(self, runs: "Runs") -> list[RecordedRun]:
-        """Resolve a `runs` argument. It may be a DataFrame of `runs()`, a reference, a handle, a
-        record, or several of these. None means all runs except those of archived sweeps."""
+        """Return the runs that a `runs` argument means: a DataFrame of `runs()`, or one or several
+        references, handles and records. None means all runs except those of archived sweeps."""
         if runs is None:
             return without_archived(self.handles(None))
         chosen = [runs] if isinstance(runs, str | RecordedRun) else cast("Iterable[One]", runs)
@@ -359,7 +355,8 @@ class Catalog:
         return cache[place][identity]
 
     def _in(self, root: str, sweep: str) -> Sequence[RecordedRun]:
-        """Return the runs of a sweep, or the runs directly below a folder that is not a sweep."""
+        """Return the runs of a sweep. If `sweep` is another folder, return the runs directly below
+        it."""
         store = next((store for store in self._stores if store.root == root), None)
         if store is None:
             raise UsageError(f"{root} is not a root of this registry")

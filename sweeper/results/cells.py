@@ -22,20 +22,19 @@ def counts(state: str, value: float | None, diverged: bool) -> bool:
 
 
 def merit(mean: float, goal: str, *, diverged: bool) -> tuple[bool, float]:
-    """Return the sort key (best first) of a cell with this mean. Cells with a diverged run come
-    last, because the mean leaves that run out."""
+    """Return a sort key for cells that puts the best first. Cells with a diverged run come last,
+    since the mean does not include that run."""
     return diverged, sign_of(goal) * mean
 
 
 def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
-    """Return the scale on which cells are compared. It is logarithmic if all values are positive,
-    the means of the cells span more than a factor of `SPAN`, and the noise grows about in
-    proportion to the mean.
+    """Return the scale on which cells are compared. The scale is logarithmic if all values are
+    positive, the largest mean is more than `SPAN` times the smallest, and the noise grows with the
+    mean.
 
-    The last condition holds if the least-squares slope of log(sd) on log(mean) over the cells
-    exceeds 1/2 (Bartlett, Biometrics 3(1), 1947, 39-52: at slope 1 the logarithm equalizes the
-    variances, at slope 0 no transformation is needed). The rule does not depend on which cell is
-    best.
+    The noise grows with the mean if the least-squares slope of log(sd) on log(mean) over the cells
+    exceeds 1/2. At slope 1 the logarithm equalizes the variances; at slope 0 no transformation is
+    needed (Bartlett, Biometrics 3(1), 1947, 39-52). The rule does not depend on which cell is best.
     """
     nonempty = [list(values) for values in groups if values]
     if not nonempty or min(map(min, nonempty)) <= 0:
@@ -57,7 +56,7 @@ def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the least-squares slope; 0 if the points do not determine a slope."""
+    """Return the slope of the least-squares line; 0 if the points do not determine a line."""
     if len(points) < 2:
         return 0.0
     x_mean = math.fsum(x for x, _ in points) / len(points)
@@ -68,8 +67,8 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def mean(values: Sequence[float], scale: Scale = "linear") -> float:
-    """Return the mean of one or more finite values; the geometric mean on the log scale, for which
-    all values must be positive."""
+    """Return the mean of one or more finite values. On the log scale, this is the geometric mean,
+    and all values must be positive."""
     scaled = on_scale(values, scale)
     if min(scaled) == max(scaled):
         return float(values[0])
@@ -93,8 +92,8 @@ def off_scale(value: float, scale: Scale) -> float:
 
 
 def unit_of(values: Iterable[float]) -> float:
-    """Return a power of two near the largest magnitude. Squares and sums of finite values in this
-    unit do not overflow, and division by the unit is exact."""
+    """Return a power of two near the largest absolute value. After a division by this unit, squares
+    and sums of finite values do not overflow."""
     return 2.0 ** (math.frexp(max(map(abs, values)))[1] - 1)
 
 
@@ -107,6 +106,5 @@ def exp(value: float) -> float:
 
 
 def comparable(values: Sequence[float]) -> bool:
-    """Return whether the values of a cell differ. If all values are equal, the cell's noise is
-    unknown."""
+    """Return whether a cell has different values. If it has not, the cell's noise is unknown."""
     return len(values) > 1 and min(values) != max(values)

@@ -10,9 +10,9 @@ _ENDS = ("ttl_seconds", "expires_at", "expires")
 
 
 def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, object] | None:
-    """Return the record of the checkpoint to continue from. This is the final checkpoint, else the
-    last checkpoint without an expiry, else the last checkpoint. Only records with a path under
-    `key` are considered. Return None if no record has such a path."""
+    """Return the record of the checkpoint to continue from: the final checkpoint, else the last one
+    that does not expire, else the last one. Records without a path under `key` are ignored. Return
+    None if no record is left."""
     usable = [record for record in records if isinstance(record.get(key), str) and record[key]]
     final = [record for record in usable if ends_final([dict(record)])]
     lasting = [record for record in usable if not may_expire(record)]
@@ -25,9 +25,9 @@ def may_expire(record: Mapping[str, object]) -> bool:
 
 
 def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | None:
-    """Return the latest time at which the service deletes a checkpoint, according to its record;
-    None if unknown. A lifetime in seconds is counted from `ended`, the time when the run ended,
-    since a record has no time of saving."""
+    """Return the time by which the service deletes a checkpoint; None if unknown. A lifetime in
+    seconds is counted from `ended`, the end of the run, since records do not say when a checkpoint
+    was saved."""
     for key in _ENDS[1:]:
         moment = _moment(record.get(key))
         if moment is not None:
@@ -42,7 +42,8 @@ def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | 
 
 
 def _moment(value: object) -> datetime | None:
-    """Parse a time in a record: a string in ISO 8601, or seconds since 1970."""
+    """Parse a time in a record: an ISO 8601 string or seconds since 1970. Return None if
+    invalid."""
     try:
         if isinstance(value, str):
             moment = datetime.fromisoformat(value)

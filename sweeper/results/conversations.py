@@ -32,16 +32,15 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
 class Transcript(NamedTuple):
-    """The conversation of a trajectory, and how certain the match is. `whose` is "trajectory" if
-    the match is certain, "order" if several matches were possible and the trajectories of a group
-    got the group's conversations in order, and "group" if the conversation of the whole group could
-    not be divided."""
+    """The conversation of a trajectory. `whose` tells how certain the match is. "trajectory" is
+    certain. "order" means that several conversations of the group matched, and were assigned in
+    order. "group" means that `spoken` has the group's whole conversation."""
 
     spoken: list[Spoken]
     whose: Literal["trajectory", "order", "group"]
 
     def shown(self) -> list[Spoken]:
-        """Return the messages to show. If the match is uncertain, a note about that comes first."""
+        """Return the messages to show, after a note if the match is uncertain."""
         return [*([("note", WHOSE[self.whose])] if self.whose in WHOSE else []), *self.spoken]
 
 
@@ -52,11 +51,11 @@ WHOSE = {
 
 
 def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, list[Transcript]]:
-    """Return {index of a group in `groups`: the conversation of each of its trajectories}. `groups`
-    has the summaries of each group's trajectories, in order.
+    """Return the conversations of each group's trajectories, by the group's index in `groups`.
+    `groups` has the summaries of each group's trajectories, in the order of the transcript `tree`.
 
-    If a section of the transcript gives the lengths of its turns, the section belongs to the next
-    group with the same lengths, since summaries of groups may be missing. Other sections are
+    If a section of the transcript contains the lengths of turns, it is matched with the next group
+    that has the same lengths, since the summaries of a group may be missing. Other sections are
     matched in order.
     """
     root = table_of(tree).get("root")
@@ -73,9 +72,8 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
 
 
 def _recorded_lengths(group: Record) -> list[list[float]]:
-    """Return the lengths of the turns of each trajectory in a group's section; empty if the section
-    does not give them. A turn has two lengths in tokens: that of its prompt and that of its
-    answer."""
+    """Return the lengths of the prompts and answers, in tokens, for each trajectory in a group's
+    section. The list is empty if the section contains no lengths."""
     lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
         matched = _EPISODE.match(_heading(section))
@@ -95,7 +93,6 @@ def _lengths(record: Record) -> list[float]:
 
 
 def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
-    """Return the conversation of each trajectory of a group."""
     parts = [part for part in _sections(group, below=True) if _heading(part) != _DETAILS]
     numbered = _numbered(group, len(records))
     if numbered is not None:
@@ -116,9 +113,9 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
 
 
 def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
-    """Divide a group by sections with numbered headings ("Completion 2"). Each trajectory also gets
-    the messages before the first of these sections. None unless the numbers of one kind of heading
-    are 0 to `size` - 1."""
+    """Divide a group by sections with numbered headings ("Completion 2"). Messages before the first
+    numbered section belong to every trajectory. Return None if no kind of heading has exactly the
+    numbers from 0 to `size` - 1."""
     families: dict[str, dict[int, dict[str, object]]] = {}
     for section in _all_sections(group):
         matched = _NUMBERED.match(_heading(section))
@@ -138,10 +135,10 @@ def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
 
 
 def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Transcript]:
-    """Assign a block to each trajectory: a block with a text that the trajectory logged, else a
-    block with the trajectory's reward. If several blocks have this reward, assign them in order. If
-    the remaining blocks do not have the rewards of the remaining trajectories, assign all of these
-    blocks in order."""
+    """Assign a block of sections to each trajectory: first a block that contains an answer that the
+    trajectory logged, then a block with the trajectory's reward. Blocks with equal rewards are
+    assigned in order. If the remaining blocks and trajectories have different rewards, all of these
+    blocks are assigned in order."""
     spoken = [[texts for part in block for texts in messages_of(part)] for block in blocks]
     unassigned = dict.fromkeys(range(len(blocks)))
     sure: dict[int, int] = {}
@@ -178,7 +175,7 @@ def _children(node: object) -> list[object]:
 
 
 def _sections(node: object, below: bool = False) -> Iterator[dict[str, object]]:
-    """Yield the outermost sections of a tree. With `below`, the node itself is not one of them."""
+    """Yield the outermost sections of a tree. With `below`, skip the node itself."""
     if is_table(node) and node.get("tag") == "section" and not below:
         yield node
         return
@@ -187,14 +184,12 @@ def _sections(node: object, below: bool = False) -> Iterator[dict[str, object]]:
 
 
 def _all_sections(node: object) -> Iterator[dict[str, object]]:
-    """Yield all sections inside a node, in their order."""
     for section in _sections(node, below=True):
         yield section
         yield from _all_sections(section)
 
 
 def _rows(node: object) -> Iterator[tuple[str, str]]:
-    """Yield the table rows inside a node that have two cells. Skips table heads."""
     if table_of(node).get("tag") == "tr":
         cells = [_text(child).strip() for child in _children(node)]
         if len(cells) == 2 and cells != ["key", "value"]:
@@ -218,8 +213,8 @@ def _text(node: object) -> str:
 
 
 def messages_of(node: object) -> Iterator[Spoken]:
-    """Yield the messages, paragraphs and table rows of a tree, in order. Skips the sections that
-    repeat the summaries."""
+    """Yield the messages, paragraphs and table rows of a tree, in order. Skip sections with
+    trajectory details, which repeat the rollout summaries."""
     fields = table_of(node)
     data, tag = table_of(fields.get("data")), fields.get("tag")
     if data.get("type") == "conversation":
@@ -241,8 +236,7 @@ def messages_of(node: object) -> Iterator[Spoken]:
 
 
 def _content(message: Record) -> str:
-    """Return a message as text. Other parts than text (thinking, tool calls) begin with their
-    kind."""
+    """Return a message as text. Parts such as thinking or tool calls begin with their kind."""
     content = message.get("content")
     if isinstance(content, str):
         text = content
@@ -264,8 +258,8 @@ def _part(part: object) -> str:
 
 
 def turns_logged(record: Record) -> list[Spoken]:
-    """Return the messages that the turns of a summary logged, in order, with speakers named as in
-    transcripts."""
+    """Return the messages that the turns of a trajectory logged, in order. Speakers have the same
+    names as in transcripts."""
     spoken: list[Spoken] = []
     for step in _steps(record):
         for key, value in table_of(step.get("logs")).items():
@@ -274,7 +268,7 @@ def turns_logged(record: Record) -> list[Spoken]:
 
 
 def answers(spoken: Sequence[Spoken]) -> list[str]:
-    """Return the model's messages. Empty if the speakers do not show which messages these are."""
+    """Return the model's messages; empty if no speaker is known to be the model."""
     return [text for who, text in spoken if who in _ANSWERS]
 
 

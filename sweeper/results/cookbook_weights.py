@@ -10,7 +10,7 @@ ACTIONS = {"peft": "build_lora_adapter", "merged": "build_hf_model", "push": "pu
 
 
 def main() -> None:
-    """Call the requested function. If that fails, exit with one line about the error."""
+    """Call the function named on standard input. If the call fails, exit with a one-line error."""
     del sys.path[0]  # modules in this file's folder must not be importable by name
     request = json.loads(sys.stdin.read())
     try:

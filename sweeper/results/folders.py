@@ -34,10 +34,9 @@ _OF_THE_DISK = "lost+found"
 
 
 def find_folders(store: Store, on_error: OnError | None = None) -> list[str]:
-    """Return the run folders below the root that belong to no sweep, sorted. A remote root is
-    listed only once. Folders whose names begin with a dot are skipped. Links to folders outside the
-    root are followed, but each folder is visited only once. `on_error` is called with errors about
-    unreadable folders."""
+    """Return the run folders below the store's root that belong to no sweep, sorted. Folders whose
+    names begin with a dot are skipped. Links to folders outside the root are followed, but each
+    folder is visited only once. `on_error` gets an error for each unreadable folder."""
     top = store.local_path("")
     return sorted(_of_names(store.names("")) if top is None else _walk(top, on_error))
 
@@ -55,9 +54,9 @@ def _walk(top: str, on_error: OnError | None) -> Iterator[str]:
 
 
 def _folders_below(top: str, on_error: OnError | None) -> Iterator[tuple[str, set[str], list[str]]]:
-    """Yield each folder outside the sweeps as (path, names in the folder, names of the folders in
-    it). A folder comes before the folders inside it. Linked folders come last, sorted by path.
-    Hidden folders, folders of rollouts, and folders of file parts are left out."""
+    """Yield each folder outside sweeps as (path, names in the folder, names of the folders in it).
+    A folder comes before the folders inside it. Linked folders come last, sorted by path. Hidden
+    folders, and folders with rollouts or parts of files, are left out."""
     root = os.path.realpath(top)
     pending: list[tuple[str, str | None]] = [("", None)]
     links: list[tuple[str, str | None]] = []
@@ -93,7 +92,6 @@ def _folders_below(top: str, on_error: OnError | None) -> Iterator[tuple[str, se
 
 
 def _evaluations(top: str, folder: str) -> Iterator[str]:
-    """Yield the folders of the evaluations of an EvalStore."""
     with suppress(OSError), os.scandir(os.path.join(top, folder)) as entries:
         for item in entries:
             if os.path.isfile(os.path.join(item.path, EVALUATION)):
@@ -101,9 +99,9 @@ def _evaluations(top: str, folder: str) -> Iterator[str]:
 
 
 def _target(item: "os.DirEntry[str]", root: str) -> str | None:
-    """Return the path of a linked folder outside the root, "" for a folder that is not a link, None
-    for anything else. Links to folders inside the root are skipped, because the folders are found
-    anyway; a link to a folder above the root would form a loop."""
+    """Return the path of a linked folder outside the root, "" for a folder that is not a link, and
+    None for anything else. Links to folders inside the root are ignored, because these folders are
+    found anyway. Links to folders above the root are ignored, because they would form a loop."""
     if not item.is_symlink():
         return "" if item.is_dir(follow_symlinks=False) else None
     target = os.path.realpath(item.path)
@@ -113,7 +111,7 @@ def _target(item: "os.DirEntry[str]", root: str) -> str | None:
 
 
 def _of_names(paths: Iterable[str]) -> set[str]:
-    """Return the run folders outside sweeps, given the paths of all files."""
+    """Return the run folders outside sweeps, from the paths of all files in a store."""
     folders: set[str] = set()
     sweeps: set[str] = set()
     indexes: set[str] = set()
@@ -148,9 +146,9 @@ def _of_names(paths: Iterable[str]) -> set[str]:
 
 
 class FolderRun(RecordedRun):
-    """A run that is only a folder. Its `sweep` is the folder above it ("." at the root), its `id` a
-    hash of its path. It has succeeded if its last checkpoint is final, or if it is a complete
-    evaluation; else its state is unknown."""
+    """A run outside sweeps, found as a folder. `sweep` is the folder above ("." at the root), and
+    `id` is a hash of the path. The run has succeeded if its last checkpoint is final, or if it is a
+    complete evaluation. Otherwise the state is unknown."""
 
     def __init__(
         self, store: Store, folder: str, files: Files, index: Index, on_error: OnError | None = None
@@ -176,7 +174,7 @@ class FolderRun(RecordedRun):
 
     @property
     def evaluation(self) -> Facts | None:
-        """The facts about the evaluation, if the folder is an evaluation in an EvalStore."""
+        """The facts about the evaluation; None if the folder is no evaluation in an EvalStore."""
         if self._facts is None and self.files.source(self._below(EVALUATION)) is not None:
             path = self._below(EVALUATION)
             facts = self._recall("evaluation", EVALUATION, lambda: read_document(self, path))
@@ -227,8 +225,8 @@ class FolderRun(RecordedRun):
         return ends_final(self.checkpoint_records())
 
     def _recall(self, what: str, name: str, find: Callable[[], T]) -> T | None:
-        """Return the result of `find`, cached as long as the file `name` is unchanged. None if
-        there is no such file."""
+        """Return the result of `find`; None if there is no file `name`. The result is cached until
+        the file changes."""
         source = self.files.source(self._below(name))
         if source is None:
             return None
@@ -241,7 +239,7 @@ class FolderRun(RecordedRun):
 def folder_runs(
     store: Store, memory: Folder | None, on_error: OnError | None = None
 ) -> list[FolderRun]:
-    """Return all runs of a root that are plain folders. The runs share one index."""
+    """Return all runs of a root that are outside sweeps."""
     index, files = Index(memory, "folders"), Files(store, "")
     return [
         FolderRun(store, folder, files, index, on_error) for folder in find_folders(store, on_error)

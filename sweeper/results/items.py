@@ -31,10 +31,9 @@ _NUMBERS = re.compile(r"(\d+)")
 
 
 class ItemFile(NamedTuple):
-    """A file with answers. `kind` is "items", "store" or "summaries"; `task` is the task that
-    the path names, or "". `order` sorts files from earlier to later evaluations, if their paths
-    show the time. `note` is the path of the `metadata.json` that may have the time of the
-    evaluation, or ""."""
+    """A file with answers. `kind` is "items", "store" or "summaries". `task` is the task named in
+    the path, or "". `order` is a sort key that puts later evaluations last, if the paths show this
+    order. `note` is the path of the evaluation's `metadata.json`, or ""."""
 
     kind: str
     task: str
@@ -53,11 +52,10 @@ ITEM_COLUMNS = (
 
 
 class Answered(NamedTuple):
-    """A run's answers to a task at the last evaluation. Four fields map each item to a value: to
-    its mean score (`scores`), its number of answers (`answers`), its prompt and its cluster.
-    Prompts and clusters that were not recorded are left out. `errors` counts answers that ended in
-    an error (in an EvalStore, these score 0). `training` means that the run trained on these
-    questions."""
+    """A run's answers to a task at the last evaluation, by item: `scores` has each item's mean
+    score, `answers` its number of answers. Prompts and clusters that were not recorded are left
+    out. `errors` counts answers that ended in an error. `training` means that the task is the run's
+    training data."""
 
     task: str
     scores: Mapping[str, float]
@@ -70,7 +68,7 @@ class Answered(NamedTuple):
 
 def item_files(paths: Iterable[tuple[str, int]]) -> list[ItemFile]:
     """Return the files with answers, from the (path, size) pairs of a run's files. Files of the
-    same kind and task are sorted from the earliest to the latest."""
+    same kind and task are in the order of the evaluations."""
     listed = dict(paths)
     files = [file for path, size in listed.items() if (file := _file(path, size, listed))]
     return sorted(files, key=lambda file: (file.kind, file.task, file.order))
@@ -92,7 +90,7 @@ def _file(path: str, size: int, listed: Mapping[str, int]) -> ItemFile | None:
 
 
 def _natural(path: str) -> tuple[object, ...]:
-    """Return a key that sorts numbers in a name by value: step 90 is before step 100."""
+    """Return a sort key that compares numbers in a name by value: step 90 is before step 100."""
     parts = _NUMBERS.split(path)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
 
@@ -100,7 +98,8 @@ def _natural(path: str) -> tuple[object, ...]:
 def read_items(
     run: RecordedRun, files: Sequence[ItemFile], limit: int = LIMIT
 ) -> tuple[list[Answered], list[str]]:
-    """Read a run's answers by task. Also return the paths of files that are too large."""
+    """Read a run's last answers to each task. Also return the paths of files above `limit`
+    bytes."""
     read, large = read_answers(run, files, limit)
     answers_by_task: dict[str, Answered] = {}
     for file, answers in read:
@@ -110,8 +109,8 @@ def read_items(
 
 
 def files_of(run: RecordedRun) -> dict[str, int]:
-    """Return the size in bytes of each file of a run's attempts, by path, oldest attempt first.
-    Empty files are left out."""
+    """Return the files of a run's attempts as {path: size in bytes}, oldest attempt first. Empty
+    files are left out."""
     entries = (entry for folder in run.folders() for entry in run.store.list(folder))
     return {entry.path: entry.size for entry in entries if entry.size}
 
@@ -119,8 +118,8 @@ def files_of(run: RecordedRun) -> dict[str, int]:
 def read_answers(
     run: RecordedRun, files: Sequence[ItemFile], limit: int = LIMIT
 ) -> tuple[list[tuple[ItemFile, list["Answer"]]], list[str]]:
-    """Read each answer of a run's last evaluations, by file. Also return the paths of files that
-    are too large."""
+    """Read the answers of a run's last evaluations, and return them with their file. Also return
+    the paths of files above `limit` bytes."""
     answers: list[tuple[ItemFile, list[Answer]]] = []
     large: list[str] = []
     for file in _latest(run, files):
@@ -132,8 +131,8 @@ def read_answers(
 
 
 def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
-    """Parse the answers in the bytes of a file. For each task, only the answers of the last step
-    are returned."""
+    """Parse the content of a file with answers. Return only the answers of each task's last
+    step."""
     read = {"items": _of_items, "store": _of_store, "summaries": _of_summaries}[file.kind]
     steps: dict[str, float] = {}
     latest_of: dict[str, list[Answer]] = {}
@@ -147,8 +146,8 @@ def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
 
 
 def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:
-    """Return the file of the last evaluation, for each task and kind of file. Evaluations are
-    ordered by their recorded start, else by the numbers in their paths."""
+    """Return the file of the last evaluation for each task and kind of file. Evaluations are sorted
+    by their recorded start, or by the numbers in their paths if no start was recorded."""
     tasks: dict[tuple[str, str], list[ItemFile]] = {}
     for file in files:
         tasks.setdefault((file.kind, file.task), []).append(file)
@@ -173,9 +172,9 @@ def _read(run: RecordedRun, path: str) -> bytes:
 
 
 def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
-    """Yield the answers of a file as dicts, one row per sample. A sample without a number gets
-    the number of samples of its item that come before it. A score is None if the answer was not
-    judged, and a step is None if the format has no steps."""
+    """Yield the answers of a file as dicts, one per sample. If samples have no number, the samples
+    of an item are numbered from 0. `score` is None if the answer was not judged, and `step` is None
+    if the format has no steps."""
     counts: dict[tuple[str, str], int] = {}
     for answer in answers:
         place = answer.task, answer.item
@@ -195,7 +194,7 @@ def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
 
 
 def by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:
-    """Return the judged answers of a file by task."""
+    """Return the judged answers of a file, one `Answered` per task."""
     tasks: dict[str, list[Answer]] = {}
     for answer in answers:
         if math.isfinite(answer.score):
@@ -204,8 +203,9 @@ def by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:
 
 
 class Answer(NamedTuple):
-    """An answer to an item of a task. `text` is the answer, and `right` the correct answer. `score`
-    is NaN if the answer was not judged. A field that was not recorded has its default."""
+    """An answer to an item of a task. `text` is the model's answer, and `right` the correct one.
+    `score` is NaN if the answer was not judged. Values that were not recorded have the field's
+    default."""
 
     task: str
     item: str
@@ -257,9 +257,9 @@ def _of_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[
 
 
 def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
-    """Parse the answers in an EvalStore. A reward above 0 scores 1, as in tinker-cookbook. Other
-    rewards, and answers that ended in an error, score 0. Rows without a reward or an id are
-    skipped."""
+    """Parse the answers in an EvalStore. As in tinker-cookbook, the score is 1 if the reward is
+    above 0. Otherwise, or if the answer ended in an error, the score is 0. Rows without a reward or
+    an id are skipped."""
     for row in rows:
         reward = _score(row.get("reward"))
         identity = row.get("example_id") or row.get("idx")
@@ -285,10 +285,10 @@ def _answer_text(turns: object, role: str) -> list[str]:
 
 
 def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
-    """Parse rollout summaries. The score is the recorded correctness if every answer has it, else
-    the reward. An answer's item is its logged `item`, else the text of the question; answers
-    without a question or a reward are skipped. The text is the last logged response, or all logged
-    responses if an `item` was logged."""
+    """Parse rollout summaries. The score is the recorded correctness if all answers have one, else
+    the reward. If an `item` was logged, it identifies the item, and the text is all logged
+    responses. Otherwise the question identifies the item, and the text is the last response.
+    Answers without a question or a reward are skipped."""
     answers: list[tuple[Answer, float | None]] = []
     for row in rows:
         reward = _score(row.get("total_reward"))
@@ -309,7 +309,7 @@ def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Itera
 
 
 def _logged(step: Mapping[str, object], names: Sequence[str]) -> str:
-    """Return the first text that a turn has logged under one of these names, or ""."""
+    """Return the first text that was logged under one of these names, or ""."""
     texts = [log.get(name) for log in _mappings([step.get("logs")]) for name in names]
     return next((text for text in texts if isinstance(text, str) and text), "")
 

@@ -22,8 +22,8 @@ _STEPS = ("batch", "step")
 
 
 class Kept(NamedTuple):
-    """A checkpoint at the service: its `path` (`tinker://...`), its size in bytes, when it was
-    saved, and when it will be deleted (None for never)."""
+    """A checkpoint at the service. `path` is `tinker://...`, `size` is in bytes, `time` is when the
+    checkpoint was saved, and `expires` when it will be deleted (None for never)."""
 
     path: Annotated[str, Key("tinker_path")]
     size: Annotated[int, Key("size_bytes"), Default(0)]
@@ -56,8 +56,8 @@ def listed(service: Service) -> dict[str, Kept]:
 def of_runs(
     runs: Iterable[RecordedRun], checkpoints: Mapping[str, Kept]
 ) -> list[tuple[RecordedRun, str, Kept]]:
-    """Return each checkpoint that a run has recorded and the service still stores, with the run and
-    the recorded name. Each path is returned once."""
+    """Return the checkpoints that a run has recorded and the service still stores, as (run, name,
+    checkpoint). Each checkpoint is returned once."""
     of_run: dict[str, tuple[RecordedRun, str, Kept]] = {}
     for run in runs:
         for record in run.checkpoint_records():
@@ -68,14 +68,13 @@ def of_runs(
 
 
 def _paths(value: object) -> Iterator[str]:
-    """Yield the addresses of checkpoints in a document."""
     return (text for text in _texts(value) if text.startswith(_SCHEME))
 
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
-    """Return the addresses of checkpoints and the ids of runs that other runs may need. The
-    addresses are those in the configurations of `runs`. The ids are those of parents, of runs to
-    whose folders a configuration refers, and of runs from which a later stage may start."""
+    """Return the addresses of checkpoints, and the ids of runs, that other runs may need. The
+    addresses are those in the configurations of `runs`. A run's id is returned if the run is a
+    parent, if a configuration refers to its folder, or if a later stage may start from it."""
     addresses: set[str] = set()
     texts: list[str] = []
     parents: set[str] = set()
@@ -90,7 +89,7 @@ def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield all strings in a document, except keys."""
+    """Yield all strings in a document, without the keys of tables."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -106,10 +105,9 @@ def spared(
     everything: Sequence[RecordedRun],
     keep: Collection[str],
 ) -> dict[str, str]:
-    """Return {path: reason} for the checkpoints in `chosen` that must not be deleted. A
-    checkpoint must be kept if its run is outside sweeps or not finished, or if another run
-    refers to the checkpoint or may start from its run. With `best` or `final` in `keep`, that
-    checkpoint of each run is kept too."""
+    """Return {path: reason} for the checkpoints in `chosen` that must not be deleted. These are
+    checkpoints of runs that are outside sweeps or not finished, and checkpoints that another run
+    needs (see `referred`). `keep` may add the `best` and the `final` checkpoint of each run."""
     addresses, runs = referred(everything)
     best_of_run: dict[int, set[str]] = {}
     reasons: dict[str, str] = {}
@@ -137,8 +135,8 @@ def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
 
 
 def best_record(run: RecordedRun, records: Sequence[Row]) -> Row:
-    """Return the record of the best checkpoint. Each checkpoint is judged by the metric's last
-    value up to the checkpoint's step. If no checkpoint has a finite value, return the last
+    """Return the record of the best checkpoint. The value of a checkpoint is the last value of the
+    run's metric up to the checkpoint's step. If no checkpoint has a finite value, return the last
     record."""
     metric: Mapping[str, str] = run.metric or {}
     values = [
@@ -167,8 +165,8 @@ def delete(service: Service, checkpoint: Kept) -> bool:
 
 
 def expire(service: Service, checkpoint: Kept, seconds: int | None) -> bool:
-    """Tell the service to delete a checkpoint after `seconds` seconds, or to keep it (None).
-    Return whether the checkpoint existed. Raises `EnvironmentFailure`."""
+    """Tell the service to delete a checkpoint after `seconds` seconds; None means never. Return
+    whether the checkpoint existed. Raises `EnvironmentFailure`."""
     body: dict[str, object] = {"ttl_seconds": seconds}
     try:
         service.ask(f"{_address(checkpoint.path)}/ttl", "checkpoint", method="PUT", body=body)

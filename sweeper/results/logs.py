@@ -27,16 +27,16 @@ class Line(NamedTuple):
 
 
 def files_of(run: RecordedRun) -> tuple[str, str]:
-    """Return the root, and the path of the attempts' folder below the root ("" for a run that is
-    not in a sweep). All runs of a sweep have the same attempts' folder, so callers can list this
-    folder once for all runs."""
+    """Return the root, and the path below the root of the folder with the attempts ("" for a run
+    outside sweeps). All runs of a sweep share this folder, so callers can list it once for all
+    runs."""
     return run.root, f"{run.sweep}/attempts" if isinstance(run, SweepRun) else ""
 
 
 class Tail:
-    """A follower of a run's output. It begins with the newest attempt that printed something;
-    `next` continues with the next attempt's log. `read` returns new lines. When a log has ended,
-    `finish` returns its last line if the line has no line end."""
+    """A follower of a run's output. It begins with the newest attempt that printed something.
+    `next` opens the log of the next attempt. `read` returns new lines. After the end of a log,
+    `finish` returns an unfinished last line."""
 
     def __init__(self, run: RecordedRun, files: Files) -> None:
         self.run = run
@@ -76,7 +76,7 @@ class Tail:
         self._file.open(self._path(self.attempt))
 
     def back(self, files: Files, count: int) -> None:
-        """Move the read position to `count` lines before the current end."""
+        """Move the read position to the beginning of the last `count` lines."""
         source = files.source(self._path(self.attempt))
         if source is None:
             return None
@@ -101,8 +101,8 @@ class Tail:
         return None
 
     def read(self, files: Files) -> Iterator[Line]:
-        """Yield the lines added since the last call, at most a megabyte. An unfinished last line is
-        kept for later."""
+        """Yield the lines added since the last call, at most a megabyte. An unfinished last line
+        waits for a later call."""
         data = self._take(files)
         if not data:
             return

@@ -22,8 +22,9 @@ class Marked(NamedTuple):
         return self.runs.get(run, NO_MARKS)
 
     def notes(self, names: Mapping[str, str]) -> list[tuple[str | None, Mark]]:
-        """Return all notes, oldest first, each with the name of its run, or None for a note of the
-        sweep. `names` maps ids to names; a run that is not in `names` is shown by id."""
+        """Return all notes, oldest first, as (run, note). The run is None for a note of the sweep.
+        Otherwise it is the name that `names` has for the run's id, or the id if there is no
+        name."""
         of_sweep = [(None, note) for note in self.sweep.notes]
         others = [
             (names.get(run, run), note) for run, marks in self.runs.items() for note in marks.notes
@@ -32,12 +33,13 @@ class Marked(NamedTuple):
 
 
 def marked(folder: SweepFolder, on_error: Callable[[StoreError], None] | None = None) -> Marked:
-    """Read the marks of a sweep and of its runs. Raises `StoreError`."""
+    """Read the marks of a sweep and of its runs. Damaged marks are skipped, and `on_error` gets
+    their errors. Raises `StoreError` if the store does not answer."""
     return by_subject(read_marks(folder, on_error))
 
 
 def by_subject(marks: Iterable[Mark]) -> Marked:
-    """Group marks by their subject: the sweep, or a run."""
+    """Group marks into those of the sweep and those of each run."""
     about: dict[str | None, list[Mark]] = {}
     for mark in marks:
         about.setdefault(mark.run, []).append(mark)
@@ -47,8 +49,8 @@ def by_subject(marks: Iterable[Mark]) -> Marked:
 
 
 def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
-    """Return for each run its own marks and those of its sweep. Unreadable marks are reported and
-    treated as missing."""
+    """Return for each run its own marks and those of its sweep. Unreadable marks are skipped, and
+    the run's `on_error` gets the errors."""
     sweeps: dict[tuple[str, str], Marked] = {}
     pairs: list[tuple[Marks, Marks]] = []
     for run in runs:
@@ -65,8 +67,8 @@ def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
 def with_tags(
     runs: Sequence[RecordedRun], tags: Sequence[str], *, starred: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that have all of these tags; with `starred`, only those with a star. Tags and
-    stars of a run's sweep count too."""
+    """Return the runs that have all `tags`, and a star if `starred` is set. Tags and stars of a
+    run's sweep count too."""
     if not tags and not starred:
         return list(runs)
     matches: list[RecordedRun] = []
@@ -79,7 +81,7 @@ def with_tags(
 
 
 def in_use(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """Return the runs except those of archived sweeps."""
+    """Return the runs that do not belong to archived sweeps."""
     archived: dict[tuple[str, str], bool] = {}
     for run in runs:
         place = run.root, run.sweep

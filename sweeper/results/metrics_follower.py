@@ -13,8 +13,8 @@ from sweeper.results.runs import RecordedRun
 
 
 class News(NamedTuple):
-    """New rows of one run, as written: rows of one step are not merged. If the file was replaced
-    or a new attempt began, `again` is True and `rows` are all rows of the file."""
+    """New rows of a run. `rows` are not merged: a step may have several rows. If the file was
+    replaced or a new attempt began, `again` is True and `rows` has all rows of the file."""
 
     run: RecordedRun
     rows: list[Row]
@@ -42,7 +42,7 @@ class _Place:
         self.metrics.open(self._folder())
 
     def follow(self, folders: set[str]) -> None:
-        """Move to the newest attempt that has a folder."""
+        """Follow the newest attempt of the run, according to the names of `folders`."""
         while not self.is_folder and f"{self.run.id}.{self.attempt + 1}" in folders:
             self.attempt += 1
             self.metrics.open(self._folder())
@@ -60,9 +60,9 @@ class Follower:
                 place.follow_anew()
 
     def poll(self) -> list[News]:
-        """Read the rows recorded since the last call, or since this object was made. Unreadable
-        files are tried again at the next call. If files were unreadable and there are no new rows,
-        raises the first error: a `StoreError` or an `OSError`."""
+        """Return the rows recorded since the last call; at the first call, since this object was
+        made. Unreadable files are tried again at the next call. If files were unreadable and there
+        are no new rows, raise the first `StoreError` or `OSError`."""
         news: list[News] = []
         trouble: StoreError | OSError | None = None
         for place, files in self._each():
@@ -79,7 +79,7 @@ class Follower:
         return news
 
     def _each(self) -> Iterator[tuple[_Place, Files]]:
-        """Yield each run with the files of its sweep. The runs of a sweep share one listing."""
+        """Yield each run with the files of its sweep. Each sweep is listed only once."""
         listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
         for place in self._places:
             if place.where not in listings:

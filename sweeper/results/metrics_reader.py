@@ -34,8 +34,8 @@ for the last value."""
 
 
 class Tabulator:
-    """A reader of the metrics of runs in several roots. `memories` has the cache of each root.
-    `problems` gets a line for each run with unreadable lines, and for each run that is left out
+    """A reader of the metrics of runs in several roots. `memories` maps each root to its cache.
+    `problems` gets a line for each run with unreadable lines, and for each run that was skipped
     because it could not be read."""
 
     def __init__(self, memories: Mapping[str, Folder | None], problems: Problems) -> None:
@@ -49,13 +49,13 @@ class Tabulator:
         return self._readers[run.root]
 
     def save(self) -> None:
-        """Save the cache."""
+        """Save what was read to the cache."""
         for reader in self._readers.values():
             reader.save()
 
     def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
-        """Return the merged history of each run. With `keys`, only these columns, and only rows
-        with one of them, are returned."""
+        """Return the merged history of each run. With `keys`, return only these columns, and only
+        rows with a value in one of them."""
         for reader in dict.fromkeys(map(self._reader, runs)):
             of_reader = (run for run in runs if self._reader(run) is reader)
             reader.fill((run.files, path) for run in of_reader for path in run.metrics_paths())
@@ -93,8 +93,8 @@ class Tabulator:
         return [columns for columns in columns_of_attempts if columns is not None]
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Judged | None:
-        """Return the value of `key` by which a run is judged (see `objective.judged`); None if the
-        run has no value of `key`."""
+        """Return a run's value of `key` (see `objective.judged`); None if the run recorded no
+        value."""
         last = self._last(run, key) if at == "last" else None
         if last is not None:
             return last
@@ -107,13 +107,14 @@ class Tabulator:
         return Judged(float(steps[row]) if stepped else None, value, missing_at_end(merged, key))
 
     def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
-        """Return the steps and values of the rows by which a run is judged if its metric is `key`.
-        The steps are ABSENT if none of the rows has a step. Raises `StoreError`."""
+        """Return the steps and values of the rows with a number for `key`. Rows without a step are
+        included only if no row has a step; their steps are ABSENT. Raises `StoreError`."""
         return _counting(merge_columns(self._attempts(run, [key])), key)
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
-        """Return the last value of `key` without parsing the run's whole newest metrics file. None
-        if that file is cached, small or in parts, or if its end does not show the value."""
+        """Return the last value of `key` from the end of the newest metrics file, without parsing
+        the whole file. None if the end has no value, or if the file is cached, small or in
+        parts."""
         for path in reversed(run.metrics_paths()):
             source = run.files.source(path)
             if source is None:
@@ -150,8 +151,7 @@ class Tabulator:
         return parts
 
     def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
-        """Return the checkpoints as dicts with the fields of each record, `attempt` and the run's
-        key."""
+        """Return the checkpoint records as dicts, with the attempt's number and the run's key."""
 
         def read(run: RecordedRun) -> list[dict[str, object]]:
             return [{**recorded, **run.key} for recorded in run.checkpoint_records()]
@@ -197,8 +197,7 @@ class Tabulator:
         return [{**run.key, **score._asdict()} for run, score in pairs]
 
     def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
-        """Return functions that make the tables for a query over these runs, by the tables'
-        names."""
+        """Return {table name: function that makes the table} for a query over these runs."""
 
         def metrics() -> object:
             parts = self.metrics(runs, self._meant(query, runs))
@@ -218,7 +217,7 @@ class Tabulator:
         }
 
     def _meant(self, query: str, runs: Sequence[RecordedRun]) -> list[str] | None:
-        """Return the keys of metrics that a query may use; None for all."""
+        """Return the keys of metrics that a query may use; None if it may use all."""
         if mentions_all(query, "metrics"):
             return None
         recorded: dict[str, None] = {}
@@ -232,7 +231,7 @@ class Tabulator:
 
 
 def points_of(columns: Columns) -> list[Point]:
-    """Return the scores on suites among the columns of a run."""
+    """Return the scores in a run's metrics, such as `eval/gsm8k/score`."""
     steps = columns.column("step")
     points: list[Point] = []
     for key in (*columns.values, *columns.odd):
@@ -249,14 +248,13 @@ def points_of(columns: Columns) -> list[Point]:
 
 
 def _skipped(columns: Columns) -> list[str]:
-    """Describe the skipped lines."""
+    """Describe the skipped lines; empty if no lines were skipped."""
     parts = [plural(columns.malformed, "malformed line")] if columns.malformed else []
     parts += ["a torn last line"] if columns.torn else []
     return [f"{' and '.join(parts)} skipped"] if parts else []
 
 
 def _unlike(run: RecordedRun) -> str:
-    """Describe the malformed lines at the beginning of the newest metrics file."""
     for path in reversed(run.metrics_paths()):
         source = run.files.source(path)
         if source is None:
@@ -269,13 +267,12 @@ def _unlike(run: RecordedRun) -> str:
 
 
 def _names(run: RecordedRun) -> str:
-    """Return the names of the run's metrics files."""
     return ", ".join(dict.fromkeys(path.rpartition("/")[2] for path in run.metrics_paths()))
 
 
 def missing_at_end(columns: Columns, key: str) -> int:
-    """Return the number of rows at the end of a merged history that should have a number for
-    `key`, but have none (see `objective.missing_in`)."""
+    """Return how many rows at the end of a merged history lack a number for `key` that they should
+    have (see `objective.missing_in`)."""
     has_number = present(columns.numbers(key))
     return missing_rows(has_number, columns.has(key), present(columns.column("step")))
 

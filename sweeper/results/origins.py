@@ -19,9 +19,9 @@ _NAMED = 3
 
 
 class Origin:
-    """The provenance of one attempt. `facts` has the entries of the attempt's launch in
-    `sweep.json`. `program` is the digest of the attempt's code, if the code was not copied at the
-    launch. Launches by older versions have fewer entries."""
+    """The provenance of one attempt. `facts` is what `sweep.json` records about the attempt's
+    launch; launches by older versions recorded less. `program` is the digest of the attempt's code
+    if the launch did not copy the code."""
 
     def __init__(
         self, folder: SweepFolder, facts: Mapping[str, object], program: str | None = None
@@ -33,7 +33,8 @@ class Origin:
 
     @functools.cached_property
     def record(self) -> dict[str, object]:
-        """The whole provenance of the attempt's launch, with the program of this attempt."""
+        """The recorded provenance of the launch. If the launch did not copy the code, `program` is
+        the digest of this attempt's code."""
         launch = launch_id(self._facts)
         path = None if launch is None else self._folder.launch(os.path.basename(launch))
         record = {**self._facts, **self._read(path)}
@@ -55,26 +56,26 @@ class Origin:
 
     @property
     def program(self) -> str | None:
-        """The digest of the code without files that are never executed; None if unknown."""
+        """The digest of the files that can be executed; None if unknown."""
         return self.live or _text(self.get("program"))
 
     @property
     def code(self) -> str | None:
-        """A short name of the code: the commit, and the digest of the program if there are
-        uncommitted changes. If there is no commit, or the launch did not copy the code, the name is
-        only the digest. None if the name needs the digest, and the digest is unknown."""
+        """A short name of the code: the commit, followed by the program's digest if there are
+        uncommitted changes. The name is only the digest if there is no commit or the launch did not
+        copy the code. None if there is neither a commit nor a digest."""
         program = (self.program or _text(self.get("code")) or "")[:8]
         if self.live is not None or self.commit is None:
             return program or None
         return self.commit[:8] if self.get("dirty") is False else f"{self.commit[:8]}+{program}"
 
     def files(self) -> dict[str, object]:
-        """Return the files of the program with their digests; empty if they were not recorded."""
+        """Return the digest of each file of the copied code, by path; empty if not recorded."""
         return {} if self.live is not None else self._read(_text(self.get("files")))
 
     def packages(self) -> dict[str, object]:
-        """Return all packages with their versions, or only the important packages if no others were
-        recorded."""
+        """Return the version of each installed package. If the launch did not record all packages,
+        return only the important ones."""
         versions = table_of(self.get("packages"))
         path = self._moved(_text(self.get("all_packages")))
         with suppress(StoreError, NotFound):
@@ -89,27 +90,25 @@ class Origin:
         return {}
 
     def _moved(self, path: str | None) -> str | None:
-        """Return the present path of a file that a launch stored. The path changes if the sweep is
-        renamed."""
         return None if path is None else self._folder.code(os.path.basename(path))
 
 
 class HasOrigin(Protocol):
-    """The parts of a run or a launch that `differences` needs."""
+    """A run or a launch that `differences` can compare."""
 
     @property
     def name(self) -> str:
-        """The name of the run."""
+        """The name of the run; empty for a launch."""
         ...
 
     @property
     def origin(self) -> Origin | None:
-        """The provenance of the run; None if unknown."""
+        """The provenance of the run or launch; None if unknown."""
         ...
 
 
 class Executed:
-    """A launch with the parts that `differences` needs."""
+    """A launch that `differences` can compare with runs."""
 
     def __init__(self, name: str, origin: Origin | None) -> None:
         self.name, self.origin = name, origin
@@ -117,8 +116,8 @@ class Executed:
 
 class Difference:
     """A way in which runs differ. `kind` is code, python, SDK, packages, service, variables or
-    data. `what` names the files, packages or variables that differ, if known. `groups` has the
-    label and the runs of each variant, in the order of the runs."""
+    data. `what` names the differing files, packages or variables, if known. `groups` has the label
+    and the runs of each variant."""
 
     def __init__(
         self,
@@ -144,8 +143,7 @@ class Difference:
 
 
 class Launches:
-    """The launches of a sweep. `of` returns the same `Origin` object for all attempts with the same
-    launch and program."""
+    """The launches of a sweep. `of` returns the same object for equal launches and programs."""
 
     def __init__(self, folder: SweepFolder, plan: Plan) -> None:
         self._folder = folder
@@ -155,22 +153,22 @@ class Launches:
 
     @property
     def latest(self) -> Executed:
-        """The newest launch. Attempts that start from now on execute the code of this launch."""
+        """The newest launch. Attempts that start from now on execute its code."""
         newest = next(iter(self._launches), None)
         origin = None if newest is None else Origin(self._folder, newest)
         return Executed("", origin)
 
     @property
     def is_certain(self) -> bool:
-        """Whether all attempts certainly executed the same code: there was one launch, and it
-        copied the code."""
+        """Whether all attempts must have executed the same code, because there was only one launch
+        and it copied the code."""
         return len(self._launches) < 2 and all(launch.get("code") for launch in self._launches)
 
     def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
-        """Return the provenance of an attempt. `launch` is the id of the launch in the attempt's
-        events. If no record has this id, the provenance has only the id. If `launch` is None,
-        because an older version wrote the events, the only launch is used, or the last one before
-        the time `opened`. Return None if there is no such launch."""
+        """Return the provenance of an attempt; None if its launch is unknown. `launch` is the id of
+        the launch in the attempt's events. If no launch has this id, the provenance has only the
+        id. If `launch` is None (events of older versions), use the only launch, or the last launch
+        before the time `opened`."""
         if launch is not None:
             same = (facts for facts in self._launches if facts.get("launch") == launch)
             newest = next(same, {"launch": launch})
@@ -188,8 +186,8 @@ class Launches:
 
 
 def differences(runs: Iterable[HasOrigin]) -> list[Difference]:
-    """Return the differences between the runs: in code, Python, packages, service, variables or
-    data. Runs without a record, and missing entries of a run, are ignored."""
+    """Return the differences between runs in code, Python, packages, service, variables or data.
+    Entries that a run did not record are ignored."""
     pairs = [(run, run.origin) for run in runs]
     origins = [(run, origin) for run, origin in pairs if origin is not None]
     if len({id(origin) for _, origin in origins}) < 2:
@@ -220,7 +218,7 @@ def _difference(kind: str, runs: Sequence[tuple[HasOrigin, Origin]]) -> Iterator
 
 
 def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
-    """Return a value that is equal for runs that do not differ; None if the value is unknown.
+    """Return a value that is equal for runs without this kind of difference; None if unknown.
     `whole` means that the programs of all runs are known."""
     if kind == "code":
         return (origin.program if whole else None) or _text(origin.get("code")) or origin.commit

@@ -11,9 +11,9 @@ would take as long to fail."""
 
 
 class Problems(list[str]):
-    """Messages about unreadable data. `unread` counts the messages about whole files or sweeps,
-    without which the output is incomplete. The other messages are warnings, for example about
-    skipped lines."""
+    """Messages about unreadable data. `unread` counts the messages about whole files or sweeps: if
+    there are any, the output is incomplete. Other messages are warnings, for example about skipped
+    lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,13 +24,13 @@ class Problems(list[str]):
         self.append(line)
 
     def tell_once(self, line: str) -> None:
-        """Add a line unless it was added before."""
+        """Add a line, if it was not added before."""
         if line not in self:
             self.append(line)
 
     def unreadable(self, error: StoreError | NotFound) -> None:
-        """Add an error about a whole file or sweep. From the `_MOST_UNREAD`th error on, also raise
-        errors about remote stores."""
+        """Add an error about a whole file or sweep. If there are at least `_MOST_UNREAD` errors and
+        this one is about a remote store, also raise it."""
         line = str(error)
         if line not in self:
             self.append(line)
@@ -40,8 +40,8 @@ class Problems(list[str]):
 
 
 def tell_problems(problems: Problems, *, listed: bool = False) -> int:
-    """Print the problems on standard error, unless they are `listed` elsewhere. Return the exit
-    code, which is not 0 if the output is incomplete."""
+    """Print the problems on standard error; print nothing if they are already `listed` elsewhere.
+    Return the exit code: 0 if no file or sweep was unreadable."""
     if not listed:
         for problem in problems[:_MOST_TOLD]:
             warn(problem)

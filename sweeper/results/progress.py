@@ -12,8 +12,8 @@ _TAIL = 8192
 
 
 class Reached(NamedTuple):
-    """The last recorded `step`, and the fraction `done` if the program records it
-    (`progress/done_frac`); None if unknown."""
+    """The progress of an attempt. `step` is the last recorded step, and `done` the last recorded
+    fraction (`progress/done_frac`). A value that was not recorded is None."""
 
     step: float | None = None
     done: float | None = None
@@ -36,8 +36,8 @@ def reached(run: RecordedRun) -> Reached:
 
 
 def _last_rows(run: RecordedRun) -> list[Row]:
-    """Return the last rows of the newest metrics, enough to include one with a step. If the last
-    512 KiB of the file have no such row, return the rows of this part."""
+    """Return the rows in the last 8 KiB of the newest metrics file. If none of them has a step,
+    return the rows in the last 512 KiB."""
     for path in reversed(run.metrics_paths()):
         source = run.files.source(path)
         if source is None or not source.stamp.size:

@@ -31,26 +31,26 @@ _MOST_DF = 500
 
 
 def next_round(seeds: int, most: int) -> int:
-    """Return the number of seeds after the next round: a quarter (rounded down) more than `seeds`,
-    but at least one more, and at most `most` seeds in all."""
+    """Return the number of seeds after the next round: `seeds` and a quarter more (rounded down,
+    but at least 1), and at most `most`."""
     return min(most, seeds + max(1, seeds // 4))
 
 
 def level(seeds: int, most: int) -> float:
-    """Return the two-sided significance level of the test after a round with `seeds` seeds. The
-    last round has `most` seeds."""
+    """Return the two-sided significance level of the test after a round with `seeds` seeds, in a
+    race of at most `most` seeds."""
     bound = _BOUND * (most / max(1, min(seeds, most))) ** _SHAPE
     return math.erfc(bound / math.sqrt(2))
 
 
 def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) -> list[str] | None:
-    """Return the cells that may still be the best, best first. If only one cell is left, this cell
-    has won. `cells` have the finite values of their runs; with `sign` 1, smaller is better. None if
-    the noise is unknown, because each cell has one value or only equal values.
+    """Return the cells that may still be the best, best first. A single cell has won. `cells` maps
+    names to finite values of runs; with `sign` 1, smaller is better. Return None if the noise is
+    unknown, because no cell has two different values.
 
-    The best cell wins if it leads every other cell in a two-sided test at `level`. Otherwise cells
-    are dropped if they are behind the best in a test that allows for the number of cells. The tests
-    are at least as strict as those of a report, so a report names the same winner.
+    The best cell wins if it leads every other cell in a two-sided test at `level`. Otherwise,
+    remove the cells that are behind the best in a test that allows for the number of cells. These
+    tests are at least as strict as the tests of a report, so a report names the same winner.
     """
     scale = choose_scale(cells.values())
     scaled = {name: on_scale(values, scale) for name, values in cells.items() if values}
@@ -67,9 +67,9 @@ def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) 
 
 
 class _Mean(NamedTuple):
-    """The mean of a cell: its value, the number of runs, and the variance of one run with its
-    degrees of freedom. If cells share their noise, `cell_variance` is the variance of this cell
-    alone."""
+    """The mean of a cell. `value` is the mean, and `n` the number of runs. `variance` is the
+    variance between runs, with `df` degrees of freedom. If the variance is shared with other cells,
+    `cell_variance` is the variance of this cell alone."""
 
     value: float
     n: int
@@ -79,10 +79,10 @@ class _Mean(NamedTuple):
 
 
 def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean] | None:
-    """Return the means of cells, scaled so that squares do not overflow. Each cell has its own
-    variance if fewer than `_FEW` cells are repeated, or if Bartlett's test finds different
-    variances. Otherwise all cells share one variance; with `_MANY` or more repeated cells, each
-    cell's variance is shrunk toward a common one. None if all variances are 0."""
+    """Return the means of cells, scaled so that squares do not overflow; None if all variances are
+    0. Each cell has its own variance if fewer than `_FEW` cells have several runs, or if Bartlett's
+    test finds different variances. Otherwise all cells share one variance. With `_MANY` or more
+    cells with several runs, the variances are only shrunk toward a common one."""
     unit = unit_of(value for values in cells.values() for value in values) or 1.0
     means = {name: _mean(values, sign, unit) for name, values in cells.items()}
     repeated = [mean for mean in means.values() if mean.df]
@@ -110,8 +110,8 @@ def _drawn(mean: _Mean, prior: float, weight: float, total: int) -> _Mean:
 
 def _prior(means: Sequence[_Mean], shared: float) -> tuple[float, float]:
     """Return the common variance and its degrees of freedom, from the moments of the logarithms of
-    the variances (limma's `fitFDist`: Smyth, 2004). If the variances differ no more than by chance,
-    return `shared` and infinity."""
+    the variances (limma's `fitFDist`: Smyth, 2004). If chance explains the differences of the
+    variances, return `shared` and infinity."""
     logs = [
         math.log(mean.variance) - digamma(mean.df / 2) + math.log(mean.df / 2) for mean in means
     ]
@@ -162,7 +162,7 @@ def _chance(best: _Mean, other: _Mean) -> float:
 
 
 def _student(t: float, df: float) -> float:
-    """Return `student_chance`, interpolated between whole degrees of freedom."""
+    """Return `student_chance` for any `df`, by interpolation between whole numbers."""
     df = max(1.0, min(df, _MOST_DF))
     whole = int(df)
     lower, upper = student_chance(t, whole), student_chance(t, whole + 1)
@@ -170,9 +170,9 @@ def _student(t: float, df: float) -> float:
 
 
 def _doubt(means: Mapping[str, _Mean], best: str, other: str) -> float:
-    """Return the p value of the best cell's lead over `other`, computed with the best cell's own
-    noise: a noisier cell leads more often by chance. Return 0 unless cells share their noise and
-    the best cell's own variance is more than `_NOISIER` times that of the other cells."""
+    """Return the p value of the best cell's lead over `other` if only the best cell's own variance
+    is used: a noisier cell leads more often by chance. Return 0 if the cells do not share their
+    variance, or if the best cell's variance is at most `_NOISIER` times that of the others."""
     mean = means[best]
     if mean.cell_variance is None or mean.n < 2:
         return 0.0

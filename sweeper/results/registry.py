@@ -41,9 +41,9 @@ _MIXES = (
 
 
 class Registry(Catalog):
-    """The results in one or several roots. `Catalog` explains how runs are found and identified,
-    and what `problems` contains. The cache (`sweeper.metrics.tables`) only avoids reading unchanged
-    files again; `cache=False` turns the cache off."""
+    """The results in one or several roots. `Catalog` describes how runs are found and identified,
+    and what `problems` contains. The cache (`sweeper.metrics.tables`) saves reading unchanged files
+    again; `cache=False` turns it off."""
 
     def _repr_html_(self) -> str:
         """Return the sweeps as HTML for a notebook."""
@@ -70,9 +70,9 @@ class Registry(Catalog):
     # Sweeps
 
     def sweep_records(self, sweep: str | None = None) -> "list[SweepRecord]":
-        """Return one dict per sweep: `sweep root created recipe runs states tags starred archived`.
-        `states` counts the runs in each state. `sweep` is a name or a glob; without `sweep`,
-        archived sweeps are left out."""
+        """Return one dict per sweep, with the keys `sweep root created recipe runs states tags
+        starred archived`. `states` counts the runs in each state. `sweep` is a name or a glob. If
+        `sweep` is None, archived sweeps are left out."""
         self.problems = Problems()
         pairs = ((sweep_item, self._marks(sweep_item)) for sweep_item in self._sweeps(sweep))
         return [
@@ -105,13 +105,14 @@ class Registry(Catalog):
         *,
         values: bool = True,
     ) -> "list[RunRecord]":
-        """Return one dict per run, in the order of the plans; see `RecordedRun.record`.
+        """Return one dict per run; see `RecordedRun.record`. Runs of a sweep have the order of its
+        plan.
 
         `sweep` is a name or a glob, `state` one state or several, `where` a condition such as
-        `learning_rate < 1e-3 and seed = 0` (see `results.where`). Retired runs that have ended
-        are left out unless `where` mentions `retired`, and runs of archived sweeps unless
-        `sweep` is given. `values=False` reads no metrics. Raises `NotFound` if `sweep` matches
-        nothing, `UsageError` for an invalid condition or state.
+        `learning_rate < 1e-3 and seed = 0` (see `results.where`). Retired runs that have ended are
+        included only if `where` mentions `retired`, and runs of archived sweeps only if `sweep` is
+        given. `values=False` reads no metrics. Raises `NotFound` if `sweep` matches nothing,
+        `UsageError` for an invalid condition or state.
         """
         # Imported late: many commands have no condition.
         from sweeper.results.where import parse_where, select
@@ -130,10 +131,10 @@ class Registry(Catalog):
         state: str | Iterable[str] | None = None,
         where: str | None = None,
     ) -> "pandas.DataFrame":
-        """Return one row per run: `RUN_COLUMNS`, then one column per configuration key, named
-        `config.<key>` if another column is called `<key>`. `run` is the id, `started` and `ended`
+        """Return one row per run, with `RUN_COLUMNS` and then one column per configuration key
+        (`config.<key>` if `RUN_COLUMNS` contains the key). `run` is the id, `started` and `ended`
         are times in UTC, `wall_s` is in seconds, and `value` is the run's value of the sweep's
-        `metric`. Arguments and errors are those of `records`."""
+        `metric`. For arguments and errors, see `records`."""
         import pandas
 
         from sweeper.metrics.tables.frames import rows_frame
@@ -158,15 +159,15 @@ class Registry(Catalog):
     # Recorded results
 
     def metrics(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "pandas.DataFrame":
-        """Return every row of every run's merged history: `run sweep root step`, then one column
-        per key.
+        """Return the rows of every run's merged history, with the columns `run sweep root step` and
+        then one column per key.
 
-        `runs` is a DataFrame of `runs()`, a reference (see `run`), several references, or None
-        for all runs except those of archived sweeps. With `keys`, the result has only these
-        metrics, in that order, and only rows with one of them. A key called `run`, `sweep` or
-        `root` becomes `metric.<key>`. Numbers are float64. Steps are int64 if all are integers;
-        rows without a step have NaN. A key with values other than numbers (strings, booleans,
-        integers beyond 2**53) is a column of objects.
+        `runs` is a DataFrame of `runs()`, a reference (see `run`), several references, or None for
+        all runs except those of archived sweeps. With `keys`, the result has only these metrics, in
+        this order, and only rows with a value of one of them. A key called `run`, `sweep` or `root`
+        becomes `metric.<key>`. Numbers are float64. Steps are int64 if all are integers, and NaN in
+        rows without a step. If a key has a value such as a string, a boolean or an integer beyond
+        2**53, its column has objects.
         """
         from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.results.metrics_reader import metric_column
@@ -178,8 +179,8 @@ class Registry(Catalog):
         return numbers_frame(parts, first, metric_column, whole=["step"])
 
     def _warn_of_missing_roots(self) -> None:
-        """Warn of local roots that do not exist, since an empty table does not show that a root is
-        missing."""
+        """Warn of each local root that does not exist. Otherwise users would only see empty
+        tables."""
         for store in self._stores:
             top = store.local_path("")
             if top is not None and not os.path.isdir(top):
@@ -213,11 +214,11 @@ class Registry(Catalog):
                 warnings.warn(f"no run has recorded {key!r}{hint}", UserWarning, stacklevel=3)
 
     def columns(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "list[Part]":
-        """Return the metrics without pandas: the rows of each run as columns of numbers."""
+        """Return the rows of each run as columns of numbers, without pandas."""
         return self._tables().metrics(self._resolve(runs), keys)
 
     def follow(self, runs: "Runs" = None) -> "Follower":
-        """Follow the rows that these runs record from now on; see `Follower.poll`."""
+        """Return a follower of the rows that these runs record after this call."""
         from sweeper.results.metrics_follower import Follower
 
         return Follower(self._resolve(runs))
@@ -225,10 +226,10 @@ class Registry(Catalog):
     def rollouts(
         self, runs: "Runs" = None, iteration: int | None = None, keys: Sequence[str] | None = None
     ) -> "pandas.DataFrame":
-        """Return one row per trajectory: `run sweep root name split tags`, then
-        `tables.rollouts.COLUMNS`, then the trajectory's metrics. `iteration` -1 is each run's last
-        iteration, -2 the one before; None means all. `keys` restricts the columns of numbers to
-        these keys. Tokens are counted over all turns; rewards are as recorded."""
+        """Return one row per trajectory, with the columns `run sweep root name split tags`,
+        `metrics.rollout_files.COLUMNS` and the trajectory's metrics. `iteration` is a number (-1 is
+        each run's last iteration, -2 the one before it), or None for all. With `keys`, the only
+        numeric columns are these keys. `ob_len` and `ac_len` count the tokens of all turns."""
         from sweeper.metrics.rollout_files import COLUMNS, LABELS
         from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.sweep.run_record import RUN_KEY
