@@ -42,8 +42,8 @@ def alone(plan: Plan, name: str, store: Store) -> Plan:
 
 
 def _run_of(plan: Plan, name: str) -> Run:
-    """Return the run with the name or id `name`, or else the only run whose name starts with
-    `name`. Raises `NotFound`, `UsageError`."""
+    """Return the run with the name or id `name`, else the only run whose name starts with `name`.
+    Raises `NotFound` if no run matches, and `UsageError` if several match."""
     exact = [run for run in plan.runs if name in (run.name, run.id)]
     matches = exact or [run for run in plan.runs if run.name.startswith(name)]
     if len(matches) == 1:

@@ -412,7 +412,7 @@ class _Backends:
         self._open: dict[tuple[str, str, str], Backend | None] = {}
 
     def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
-        """Yield the lines that the backend has of an attempt's output."""
+        """Yield the lines of an attempt's output that the backend has stored."""
         from sweeper.backends import open_backend, options_of
         from sweeper.sweep.folder import token
 

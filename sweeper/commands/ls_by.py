@@ -144,8 +144,8 @@ def _count(row: _Row, column: str) -> Counter[str]:
 
 
 def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
-    """Return (column, run) for each run. The column is the run's stage, or its sweep if the run has
-    no stage. If there are several sweeps, the name of the sweep precedes the stage. If there are
+    """Return (column, run) for each run. The column is the run's stage, or the run's sweep if there
+    is no stage. If there are several sweeps, the name of the sweep precedes the stage. If there are
     several roots, the root precedes the name of the sweep."""
     several = len({(run.root, run.sweep) for run in runs}) > 1
     roots = len({run.root for run in runs}) > 1

@@ -93,7 +93,8 @@ def page_of(items: Sequence[T], arguments: Namespace) -> Sequence[T]:
 
 
 def print_page_footer(items: Sequence[object], noun: str, arguments: Namespace) -> None:
-    """Print how many items the page shows, and the number of the page if there are several."""
+    """Print how many items the page shows, and the number of the page if there are several
+    pages."""
     pages = -(-len(items) // _page_size(items, arguments))
     shown = len(page_of(items, arguments))
     place = (

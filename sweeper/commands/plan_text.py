@@ -38,7 +38,7 @@ _LEAST = 8
 
 
 def short(preview: LaunchPreview) -> Iterator[str]:
-    """Yield the lines of the short form: the axes, the counts, the first runs."""
+    """Yield the lines of the short form: the axes, the numbers of runs, and the first runs."""
     plan, width = preview.plan, terminal_width()
     yield from _clipped(_head(plan), width)
     if plan.stages:
@@ -148,8 +148,8 @@ def table(
 
 
 def cut(text: str, width: int) -> str:
-    """Shorten a text to `width` columns. Cut the middle: the end of a run's name, which is the
-    seed, stays."""
+    """Shorten a text to `width` columns by cutting the middle. The end stays, since a run's name
+    ends with the seed."""
     if display_width(text) <= width:
         return text
     end = (width - 3) // 3

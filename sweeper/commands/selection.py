@@ -104,9 +104,9 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
 def open_named(
     root: str | Sequence[str] | None, requests: Sequence[str], registry: Registry | None = None
 ) -> tuple[Registry, list[str]]:
-    """Return a registry with all requested sweeps, and the name of each request in this registry. A
-    request that is no sweep of the requested roots is the path of a sweep's folder, or of a folder
-    of a cell. The name for a path begins with the root of the sweep."""
+    """Return a registry with all requested sweeps, and the name of each request in this registry.
+    Requests are names in the requested roots, or paths of the folders of sweeps or cells. The name
+    for a path begins with the root of the sweep."""
     requested = _roots(root)
     registry = registry or Registry(*requested, snapshot=True)
     roots: list[str] = []

@@ -104,8 +104,8 @@ def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
 
 def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
     """Shorten the output of `print_status` to `height` lines. The table ends at the first empty
-    line. It is cut so that the text below it fits. Lines wider than `width` are wrapped; only
-    alarms are cut to one line."""
+    line. The end of the table is cut so that the text below fits. Lines wider than `width` are
+    wrapped; only alarms are cut to one line."""
     from rich.cells import chop_cells
 
     shown: list[str] = []
@@ -261,7 +261,7 @@ def _run_status(run: "RecordedRun", observed: dict[str, str]) -> RunStatus:
 
 def describe(before: RunStatus | None, status: RunStatus) -> str:
     """Describe a run's status, such as `running (attempt 2)`, `failed (oom)` or `running: paused:
-    rate limit`. Leave out attempt 1, and an attempt that `before` has too."""
+    rate limit`. Leave out the number of the attempt if it is 1, or the same as in `before`."""
     text = str(status["state"])
     about: list[str] = []
     if status["reason"]:

@@ -121,8 +121,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _caches(before: float) -> Iterator[Waste]:
-    """Yield caches that were not used since `before`. If a cache's root is missing, the cache is
-    treated in the same way, since the root may be on an unmounted disk."""
+    """Yield caches that were not used since `before`."""
     for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
@@ -131,7 +130,7 @@ def _caches(before: float) -> Iterator[Waste]:
 def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterator[Waste]:
     """Yield copies of code that no sweep refers to and that were not used since `before`, and
     copies whose removal was interrupted. Yield nothing if there is no sweep. Also yield nothing if
-    a sweep cannot be read, since it may refer to any copy."""
+    a sweep cannot be read, since this sweep may refer to any copy."""
     named: set[str] = set()
     names = registry.sweep_names()
     for name in names:
@@ -400,8 +399,8 @@ def _touched(folder: str) -> float:
 
 
 def _released(removed: Sequence[Waste]) -> list[Waste]:
-    """Call the `release` functions of `removed` before the removal. Return the files to remove: all
-    files whose `release` did not fail."""
+    """Call the `release` functions of `removed` before the removal. Return `removed` without the
+    files whose `release` failed."""
     paths: dict[Callable[[Sequence[str]], None], list[str]] = {}
     for waste in removed:
         if waste.release is not None:

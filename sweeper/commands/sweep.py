@@ -64,7 +64,7 @@ def _add_delete(verb: ArgumentParser) -> None:
 
 def _delete(arguments: Namespace) -> int:
     """Delete a sweep. Raises `UsageError` if the user does not confirm, or if there is no
-    terminal to ask."""
+    terminal."""
     sweep = arguments.sweep
     runs, size = size_of(sweep, root=arguments.root)
     contents = (

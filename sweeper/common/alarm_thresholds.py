@@ -13,8 +13,8 @@ Limits = dict[str, dict[str, float]]
 
 
 class Threshold(NamedTuple):
-    """A number in an alarm rule that a grid may change: its default, bounds and meaning. A grid
-    gives a `duration` as `90s` or `1h30m`; it is stored in seconds."""
+    """A number that grids may change in an alarm rule: its default, bounds and meaning. Grids
+    contain a `duration` as `90s` or `1h30m`, and `sweep.json` contains it in seconds."""
 
     default: float
     least: float

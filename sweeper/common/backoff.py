@@ -79,7 +79,7 @@ class Backoff:
         self._failure: Unreachable | None = None
 
     def check(self) -> None:
-        """Raise the last failure again if its wait has not ended yet."""
+        """Raise the last failure again if the wait after this failure has not ended."""
         if self._failure is not None and self._clock() < self._until:
             # Otherwise the traceback would grow with every call.
             raise self._failure.with_traceback(None)

@@ -38,8 +38,8 @@ class Check:
 
 
 class Parse:
-    """For use in `Annotated`: a function that reads a field's value, and raises `Wrong`. It is used
-    in place of the reader for the field's type."""
+    """For use in `Annotated`: a function that reads a field's value, and raises `Wrong`. The
+    function replaces the reader for the field's type."""
 
     def __init__(self, read: Read) -> None:
         self.read = read
@@ -130,8 +130,8 @@ class Wrong(Exception):
 
 
 def read(kind: type[T], document: object, place: str, inside: str = "") -> T:
-    """Check `document`, and convert it to `kind`. Messages name the file `place`, and the position
-    `inside` the file. Raises `Damaged`."""
+    """Check `document`, and convert it to `kind`. Messages name the file `place`, and the
+    document's position `inside` this file. Raises `Damaged`."""
     try:
         return cast(T, _reader(kind)(document))
     except Wrong as error:

@@ -63,7 +63,7 @@ class Daemon:
         self._timeout = timeout
 
     def path(self, kind: str) -> str:
-        """Return the path of the daemon's file `NAME.KIND`; `lock` and `socket` are kinds."""
+        """Return the path of the daemon's file `NAME.KIND`. `kind` is `lock` or `socket`."""
         return os.path.join(self._folder, f"{self._name}.{kind}")
 
     def connect(self) -> "socket.socket":

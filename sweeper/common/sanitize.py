@@ -25,8 +25,8 @@ _CONTROL_IN_LINES = f"[\x00-\x08\x0b-\x1f{_UNSEEN}]"
 
 
 def sanitize(text: str) -> str:
-    """Return the text as one harmless line. Colours and other terminal commands are removed.
-    Other control characters are written as escapes (`\n`, `\x9b`, `\u202e`)."""
+    r"""Return the text as one harmless line. Colours and other terminal commands are removed. Other
+    control characters are written as escapes (`\n`, `\x9b`, `\u202e`)."""
     if text.isprintable():
         return text
     return re.sub(_CONTROL, _written_out, re.sub(_ORDER, "", text))

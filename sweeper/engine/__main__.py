@@ -22,11 +22,11 @@ def serve(
     settings: Settings = Settings(),  # noqa: B008 -- a tuple
 ) -> None:
     """Run an engine in this process until SIGTERM or SIGINT. SIGHUP is ignored. If `port` is 0, use
-    the port of the home's last engine, or any free port if that port is in use. The token is that
-    of the settings, else $SWEEPER_ENGINE_TOKEN, else the home's token, which the first start
-    creates. Raises EngineError if another engine serves the home, the address is not available, a
-    token or a limit is invalid, or a model cannot be read. Also raises EngineError if other
-    machines can reach `host`, and no token is in the settings or in $SWEEPER_ENGINE_TOKEN."""
+    the port of the home's last engine, or any free port if that port is in use. The engine's token
+    comes from the settings, else from $SWEEPER_ENGINE_TOKEN, else from the home, where the first
+    start creates a token. Raises EngineError if another engine serves the home, the address is not
+    available, a token or a limit is invalid, or a model cannot be read. Also raises EngineError if
+    other machines can reach `host`, and no token is in the settings or in $SWEEPER_ENGINE_TOKEN."""
     settings.limits.check()
     settings = settings._replace(token=token_for(settings.token, host))
     # Set this before numpy is imported: numpy's threads slow down arrays of these sizes.
