@@ -37,7 +37,7 @@ KINDS = {
 
 
 def check_kind(kind: str) -> None:
-    """Raise ValueError if the kind does not exist."""
+    """Raise ValueError if `kind` is not a valid kind of environment."""
     name, _, variant = kind.partition(":")
     if name not in KINDS or (variant and name != "harbor"):
         raise ValueError(f"{kind!r} is not a kind of environment: {', '.join(KINDS)}")
@@ -46,8 +46,8 @@ def check_kind(kind: str) -> None:
 
 
 def open_environment(kind: str, made: Made, *, unsafe: bool = False) -> Environment:
-    """Return an environment that is not started yet. Raises `NotThere` for `process` without
-    `unsafe`, and ValueError if the kind does not exist."""
+    """Return an environment that is not started yet. Raises ValueError if `kind` is not valid, and
+    `NotThere` for the kind `process` if `unsafe` is not set."""
     check_kind(kind)
     name, _, variant = kind.partition(":")
     if kind == "bubblewrap":

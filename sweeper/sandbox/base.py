@@ -10,19 +10,17 @@ used too much memory; or it created too many files. Empty if it has an exit code
 
 
 class Died(Exception):
-    """The environment has ended or does not answer. Such a failure must not count against the
-    model."""
+    """The environment has ended or does not answer. This is not a failure of the model."""
 
 
 class NotThere(Exception):
-    """This machine lacks something that this kind of environment needs. The message says how to get
-    it."""
+    """The requested environment cannot be made on this machine. The message gives the reason."""
 
 
 class Result(NamedTuple):
     """The result of a command: its exit code, and its output (standard output and standard error
-    together). `lost` bytes are missing in the middle of a long output. If `code` is None, `ended`
-    is the reason; the next command then gets a new shell, without the state of the old one."""
+    together). `lost` bytes are missing in the middle of a long output. If the command has no exit
+    code, `ended` is the reason, and the next command gets a new shell."""
 
     code: int | None
     output: bytes
@@ -36,7 +34,7 @@ class Result(NamedTuple):
 
     @property
     def last_line(self) -> str:
-        """The last line of the output."""
+        """The last line of the output; empty if there is no output."""
         return self.text.strip().rpartition("\n")[2]
 
 
@@ -54,10 +52,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Made:
-    """The description of an environment. `root` is a folder with a Linux file system; None means
-    this machine's programs. Commands start in `workdir`, with the variables `env`. Kinds that build
-    a Dockerfile also use the task's `folder`, the timeout `build_seconds`, `context` (the folder of
-    the Dockerfile, by default `environment` in `folder`), and `image` if there is no Dockerfile."""
+    """The description of an environment. `root` is a folder with a Linux file system (None: use
+    this machine's programs). Commands start in `workdir`, with the variables `env`. `folder` is the
+    task's folder. Containers are built from the Dockerfile in `context` (default: `environment` in
+    `folder`) within `build_seconds`. Without a Dockerfile, `image` is used."""
 
     root: str | None = None
     workdir: str = "/app"
@@ -73,9 +71,9 @@ class Environment(Protocol):
     """An isolated environment. Its paths are absolute (`/app/x`).
 
     Every method except `stop` raises `Died` if the environment has ended. Only one thread at a time
-    may use the environment, but any thread may call `stop`. In commands, a path needs the prefix
-    `root`, which is empty if the environment has its own root. `built`: `start` also executes the
-    task's Dockerfile.
+    may use the environment, but any thread may call `stop`. `root` is the prefix that paths need in
+    commands; empty if the environment has its own root folder. If `built` is True, `start` executes
+    the task's Dockerfile.
     """
 
     root: str
@@ -87,8 +85,8 @@ class Environment(Protocol):
         ...
 
     def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:
-        """Execute a command in the shell, which keeps the state of earlier commands. The command
-        is ended after `seconds`. At most `keep` bytes of its output are kept."""
+        """Execute a command in the environment's shell, which keeps its state between commands. The
+        command is ended after `seconds`. At most `keep` bytes of its output are kept."""
         ...
 
     def reset(self) -> None:

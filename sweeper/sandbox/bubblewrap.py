@@ -37,8 +37,7 @@ class Watched:
         return reason
 
     def check(self) -> None:
-        """End the environment's processes if they exceed a limit. The files are kept, because they
-        belong to the task."""
+        """End the environment's processes if they exceed a limit. Keep the environment's files."""
         processes = list(itertools.islice(below(self.pid), 4 * self.limits.processes + 2))
         too_much = sum(map(_private_mb, processes)) > self.limits.memory_mb
         if too_much:
@@ -74,7 +73,7 @@ def below(pid: int) -> Iterator[int]:
 
 
 def _private_mb(pid: int) -> float:
-    """Return the memory of a process, in MB, that is not backed by files."""
+    """Return a process's resident memory in MB, without shared memory; 0 if it has ended."""
     with suppress(OSError, IndexError, ValueError):
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
             fields = file.read().split()
@@ -83,7 +82,7 @@ def _private_mb(pid: int) -> float:
 
 
 def _is_dying(pid: int) -> bool:
-    """Return whether a process was killed and has not run since."""
+    """Return whether a process has a pending SIGKILL."""
     with suppress(OSError, IndexError, ValueError):
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             waiting = [line.split()[1] for line in file if line.startswith(("SigPnd:", "ShdPnd:"))]
@@ -97,7 +96,7 @@ _thread: threading.Thread | None = None
 
 
 def watch(environment: Watched) -> None:
-    """Monitor an environment as long as the object is referenced."""
+    """Monitor an environment until `unwatch` is called or `environment` is garbage-collected."""
     global _thread  # noqa: PLW0603 -- one for all environments of this process
     with _lock:
         _watched.add(environment)
@@ -170,7 +169,7 @@ def missing() -> str | None:
 
 
 def trial() -> list[str]:
-    """Return a command that starts an environment and prints the program that it lacks, if any."""
+    """Return a command that starts an environment and prints its first missing program, if any."""
     return [*_start(), *_NAMESPACES, *_file_system(Made()), "--", "sh", "-c", _SHOW_MISSING]
 
 
@@ -194,8 +193,8 @@ _WITH_US = ("--user", "--map-current-user", "--pid", "--fork", "--kill-child=KIL
 
 
 def _start(over_root: Sequence[str] = ()) -> list[str]:
-    """Return the beginning of the command that starts an environment. The programs in it are
-    looked up on our own PATH, since the command runs with a fixed PATH."""
+    """Return the beginning of the command that starts an environment. Its programs have absolute
+    paths, since the command runs with a fixed PATH."""
     bwrap, nice, setpriv, unshare = (
         shutil.which(name) or name for name in ("bwrap", "nice", "setpriv", "unshare")
     )
@@ -277,7 +276,6 @@ class Bubblewrap(InShell):
         return last_error(process)
 
     def _end_all(self) -> None:
-        """Make the first process end all others."""
         self._signal(signal.SIGUSR1)
 
     def _signal(self, number: int) -> None:
@@ -301,10 +299,8 @@ class Bubblewrap(InShell):
 
 
 def _file_system(made: Made) -> list[str]:
-    """Return the options for the file system. The file system is in memory, with this machine's
-    programs read-only. If a root is given, the file system is this root under a writable layer in
-    memory. One size limit applies to all files that are written, except those in `/dev/shm`, which
-    has a limit of its own."""
+    """Return the options for the file system: a given root under a writable layer in memory, or
+    else an empty file system in memory with this machine's programs, read-only."""
     if made.root is not None:
         argv = ["--bind", f"{_UNDER}/merged", "/"]
     else:
@@ -325,9 +321,8 @@ def _file_system(made: Made) -> list[str]:
 
 
 def _over_root(made: Made) -> list[str]:
-    """Return the words before bubblewrap's command that mount a layer in memory over a given root,
-    in separate namespaces; empty without a given root. The root is the command's working folder, so
-    it may be in a folder that only we can access."""
+    """Return the beginning of a command that mounts a writable layer in memory over a given root;
+    empty without a given root. The command must start with the root as its working folder."""
     if made.root is None:
         return []
     limits = f"size={made.limits.storage_mb}m,nr_inodes={made.limits.files}"

@@ -109,8 +109,8 @@ class Container(InShell):
         return [*argv, "--entrypoint", ""]
 
     def _image(self) -> list[str]:
-        """Return the arguments that name the image, and build it first if there is a Dockerfile.
-        Raises `NotThere`."""
+        """Return the arguments that name the image. If there is a Dockerfile, build the image
+        first. Raises `NotThere` if there is no usable image."""
         made = self._made
         if made.root is not None:
             if self._command != "podman":
@@ -148,7 +148,6 @@ class Container(InShell):
         return last_error(process)[:300]
 
     def _end_all(self) -> None:
-        """Make the container's first process end all others."""
         with suppress(subprocess.TimeoutExpired, OSError):
             _run([self._command, "kill", "--signal", "USR1", self._name], _ASK_SECONDS)
 

@@ -86,9 +86,9 @@ def _passed_on() -> dict[str, str]:
 
 
 def start_cleaner(folder: str, also: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
-    """Start a process that cleans up when its standard input is closed or this process ends. It
-    kills all processes with `SWEEPER_TASK_ROOT=folder` in their environment, runs the command
-    `also` if given, and removes the folder. Raises OSError."""
+    """Start a cleaner: a process that cleans up when this process closes the cleaner's standard
+    input, or ends. The cleaner kills all processes with `SWEEPER_TASK_ROOT=folder` in their
+    environment, runs the command `also` if given, and removes `folder`. Raises OSError."""
     env = dict(os.environ) if also else _passed_on()
     return _begin(["sh", "-c", _CLEANER, "cleaner", folder, *also], env, None)
 

@@ -72,8 +72,8 @@ done
 def supervisor(
     processes: str, prepare: str = "", limits: Limits | None = None, *, session: bool = False
 ) -> str:
-    """Return the supervisor's script. `processes` are arguments of `kill` that name all processes
-    except the supervisor. The supervisor first executes `prepare`. With `session`, each shell gets
+    """Return the supervisor's script. `processes` are the arguments of `kill` that end a shell and
+    all of its processes. The supervisor first executes `prepare`. With `session`, each shell gets
     its own session."""
     end_all = f"kill -KILL {processes}"
     lines = ["ulimit -c 0"]
@@ -98,9 +98,9 @@ _turn = itertools.count()
 
 
 def on_cpus(cpus: int | None) -> list[str]:
-    """Return the words to put before a command, which confine the command to `cpus` of this
-    process's CPUs; empty if the command may use all of them. Each environment gets the next CPUs in
-    turn. A program can still choose other CPUs."""
+    """Return the prefix (`taskset ...`) that confines a command to `cpus` of this process's CPUs;
+    empty if the command may use all CPUs. Each call takes the next CPUs in turn. A program can
+    still choose other CPUs."""
     available = sorted(os.sched_getaffinity(0))
     if cpus is None or cpus >= len(available):
         return []
@@ -117,7 +117,7 @@ class Output:
         self._head, self._tail, self._size = bytearray(), bytearray(), 0
 
     def add(self, piece: bytes | bytearray) -> None:
-        """Add the next piece."""
+        """Add the next piece of the output."""
         self._size += len(piece)
         room = self._most_head - len(self._head)
         self._head += piece[: max(room, 0)]
@@ -137,9 +137,9 @@ class Output:
 
 
 class Shell:
-    """The controller of a new environment's supervisor, the child `process`. `end_all` signals the
-    supervisor to end all other processes. `why` returns the limit that these processes exceeded, if
-    they were ended for this reason. `root` is the prefix of the environment's paths."""
+    """A shell in an environment, controlled through the supervisor `process`. `end_all` makes the
+    supervisor end all other processes. `why` returns the limit that these processes have exceeded,
+    or "". `root` is the prefix of the environment's paths."""
 
     def __init__(
         self,
@@ -165,8 +165,8 @@ class Shell:
     def run(
         self, command: str, seconds: float, keep: int = 65_536, data: bytes | None = None
     ) -> Result:
-        """Execute a command, with `data` as its standard input. Raises `Died`, and ValueError for
-        a command with a NUL."""
+        """Execute a command, with `data` as its standard input. Raises `Died` if the environment
+        has ended, and ValueError for a command with a NUL."""
         if "\0" in command:
             raise ValueError("a command must not contain NUL")
         word = secrets.token_hex(_WORD // 2)
@@ -193,8 +193,8 @@ class Shell:
         self._end_shell(Output(0))
 
     def _end_shell(self, output: Output) -> None:
-        """End all processes. The signal is repeated until the supervisor reports the end of its
-        shell, since a bash that gets many signals sometimes misses one."""
+        """End all processes. Repeat the signal until the supervisor reports that its shell has
+        ended, since bash sometimes misses a signal."""
         for number, seconds in enumerate(_PATIENCE):
             self._end_all()
             if self._exchange(b"", "", output, seconds, no_word=True) is not None:
@@ -215,9 +215,9 @@ class Shell:
     def _exchange(
         self, request: bytes, word: str, output: Output, seconds: float, *, no_word: bool = False
     ) -> tuple[bool, int] | None:
-        """Write the request, and read until the word arrives with an exit code. Return (True,
-        code), or (False, code) if the shell has ended, or None when time is up. With `no_word`,
-        wait only for the end of the shell."""
+        """Write `request`, and read until `word` arrives with an exit code. Return (True, exit
+        code), or (False, exit code) if the shell has ended, or None after `seconds`. With
+        `no_word`, wait only for the end of the shell."""
         deadline = time.monotonic() + seconds
         unsent = memoryview(request)
         while True:
@@ -260,9 +260,8 @@ class Shell:
         self._read += piece
 
     def _find_word(self, ends: list[str], output: Output) -> tuple[str, int] | None:
-        """Look for one of the words `ends` in the data read so far. Return the word and its exit
-        code, and move the data before the word to `output`. If there is no such word, return None,
-        and move all data except a possible beginning of a word."""
+        """Find one of the words `ends` in the data read so far, and move the data before the word
+        to `output`. Return the word and its exit code, or None if no word is complete."""
         for word in ends:
             mark = b"\0" + word.encode() + b" "
             at = self._read.find(mark)
@@ -310,9 +309,8 @@ class Shell:
 
 
 def last_error(process: "subprocess.Popen[bytes] | None") -> str:
-    """Return the last line that a process has written to standard error; `it did not start` if
-    there is none. Does not wait for the end of the pipe, since the process's children may hold
-    it open."""
+    """Return the last line that a process has written to standard error, without waiting for more;
+    `it did not start` if the process has written nothing."""
     if process is None or process.stderr is None:
         return "it did not start"
     os.set_blocking(process.stderr.fileno(), False)
@@ -329,7 +327,7 @@ def close_pipes(process: "subprocess.Popen[bytes]") -> None:
 
 
 class InShell:
-    """The methods of an `Environment` that only need its shell."""
+    """The methods of `Environment`, for environments whose commands run in a `Shell`."""
 
     _shell: Shell
     built = False

@@ -17,10 +17,10 @@ _TASK_FILES = ("task.toml", "instruction.md", "task.yaml")
 
 
 class Choice(NamedTuple):
-    """A choice of tasks at a path. `task_ids` are names and globs, separated by commas; `!` before
-    a name excludes tasks. `dataset` is NAME or NAME@VERSION; the path is then a checkout of the
-    dataset's repository. `registry` is the registry file, by default `registry.json` at the
-    path."""
+    """A choice among the tasks at a path. `task_ids` are names and globs, separated by commas; `!`
+    before a name excludes tasks. If `dataset` (NAME or NAME@VERSION) is set, the path is a checkout
+    of the dataset's repository. `registry` is the registry file (default: `registry.json` at the
+    path)."""
 
     task_ids: str | None = None
     dataset: str | None = None
@@ -37,8 +37,8 @@ def choice_of(values: Mapping[str, object]) -> Choice:
 
 
 def folders_of(path: str, choice: Choice = ALL) -> list[str]:
-    """Return the folders of the chosen tasks. Raises `UsageError` if there are none, or if a name
-    matches no task."""
+    """Return the folders of the chosen tasks. Raises `UsageError` if no task is chosen, or if a
+    name matches no task."""
     if choice.dataset is not None:
         folders = _in_dataset(path, choice.dataset, choice.registry)
     elif choice.registry is not None:
@@ -138,8 +138,8 @@ def _harbor_sources(row: Mapping[str, object]) -> list[_Source]:
 
 
 def _older_sources(row: Mapping[str, object], path: str) -> list[_Source]:
-    """Return the tasks of an entry in Terminal-Bench's older form, which has a folder, and
-    optionally the names of some tasks in it."""
+    """Return the tasks of a registry entry in Terminal-Bench's older form. The entry names a folder
+    of tasks, and may list some of the tasks in this folder."""
     folder, commit = _below(row.get("dataset_path") or "tasks"), _commit(row.get("commit_hash"))
     names = row.get("task_id_subset")
     if names is not None and not isinstance(names, list):
@@ -153,8 +153,8 @@ def _older_sources(row: Mapping[str, object], path: str) -> list[_Source]:
 
 
 def _below(value: object) -> str:
-    """Return a path within a repository, normalized. Raises `UsageError` for a path outside of
-    it."""
+    """Return a path in a repository, normalized. Raises `UsageError` if the path leads out of the
+    repository."""
     path = os.path.normpath(str(value or ".").removeprefix("./"))
     if os.path.isabs(path) or path.split(os.sep)[0] == "..":
         raise UsageError(f"a registry's path must not lead out of its repository: {value}")

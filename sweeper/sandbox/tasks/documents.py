@@ -40,8 +40,8 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """The instructions of a Dockerfile after its last FROM, in order. `image` is the image of that
-    FROM."""
+    """The last stage of a Dockerfile: the image that the last FROM names, and the later
+    instructions."""
 
     path: str
     image: str
@@ -62,8 +62,8 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """The environment of a task. None means the default of the program that runs the task. `rootfs`
-    is the folder of a prepared root file system (`environment/rootfs`)."""
+    """The environment of a task. `rootfs` is the folder of a prepared root file system
+    (`environment/rootfs`). If a setting is None, the program that runs the task chooses it."""
 
     folder: str
     dockerfile: Dockerfile | None = None
@@ -86,8 +86,8 @@ class TaskEnvironment:
 @dataclass(frozen=True)
 class Verifier:
     """The verifier of a step. The files in `folders`, among them the script `test.sh`, are copied
-    to `/tests`. The commands `collect` run before the script. `older` is the script `run-tests.sh`
-    of a task in the older format, whose exit code is the result."""
+    to `/tests`. The commands in `collect` run before the script. `older` is the script of a task in
+    Terminal-Bench's older format (`run-tests.sh`); its exit code is the result."""
 
     folders: tuple[str, ...]
     timeout_sec: float = 600.0
@@ -104,8 +104,8 @@ class Verifier:
 
 @dataclass(frozen=True)
 class Step:
-    """An instruction and its verifier. A task without `[[steps]]` has one step, without a name. If
-    a step's rewards are below `min_reward`, the task ends with this step."""
+    """A step of a task: the instruction for the agent, and the verifier. A task without `[[steps]]`
+    has one step, without a name. If the step's rewards are below `min_reward`, the task ends."""
 
     name: str
     instruction: str
@@ -119,8 +119,8 @@ class Step:
 
     @property
     def solve_script(self) -> str:
-        """The path of the reference solution. `solution` is its folder, or the script itself in the
-        older format."""
+        """The path of the script with the reference solution. `solution` is this script or its
+        folder."""
         solution = self.solution or ""
         return solution if solution.endswith(".sh") else os.path.join(solution, "solve.sh")
 
@@ -149,8 +149,6 @@ _STRINGS = Texts(Item({}), most=1000)
 
 
 class _Several:
-    """A list whose items are of the kind `item`."""
-
     def __init__(self, item: Kind) -> None:
         self._item = item
 
@@ -173,7 +171,6 @@ def _anything(node: Node, where: str, problems: Problems) -> object:
 
 
 def _any_text(node: Node, where: str, problems: Problems) -> str | None:
-    """Return a string, which may be empty."""
     if isinstance(node.value, str):
         return node.value
     wrong(node, where, "a string", problems)
@@ -181,7 +178,7 @@ def _any_text(node: Node, where: str, problems: Problems) -> str | None:
 
 
 def _size(node: Node, where: str, problems: Problems) -> int | None:
-    """Read a size as older tasks write it (`2G`, `512M`), and return megabytes."""
+    """Read a size such as `2G` or `512M`, and return megabytes; None if the size has a mistake."""
     value = node.value
     units = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
     text = value.strip().upper() if isinstance(value, str) else ""
@@ -200,7 +197,7 @@ def _user(node: Node, where: str, problems: Problems) -> str | int | None:
 
 
 def _least(node: Node, where: str, problems: Problems) -> object:
-    """Read a minimum reward: one number, or a number for each key of the rewards."""
+    """Read a minimum reward: one number, or a table with a number for each reward."""
     if node.entries is not None:
         return {
             key: Number(-1e9, 1e9).read(item, f"{where}.{key}", problems)

@@ -27,8 +27,8 @@ _LARGEST = 256 << 20
 
 
 class Bubblewrap(BaseEnvironment):
-    """An environment in separate namespaces, without a network. Everything runs as root, which has
-    no rights outside the environment. Requests for another user are ignored."""
+    """An environment in separate namespaces, without a network. All commands run as the
+    environment's own root user, even if harbor asks for another user."""
 
     @staticmethod
     def type() -> str:
@@ -37,7 +37,7 @@ class Bubblewrap(BaseEnvironment):
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """Return the capabilities: no network, which is stricter than any task requires."""
+        """Return the capabilities: the environment never has a network."""
         return EnvironmentCapabilities(disable_internet=True)
 
     @classmethod
@@ -47,7 +47,7 @@ class Bubblewrap(BaseEnvironment):
 
     @classmethod
     def preflight(cls) -> None:
-        """Exit if bubblewrap does not work here."""
+        """Exit with an error if bubblewrap does not work on this machine."""
         if (lacking := missing("bubblewrap")) is not None:
             raise SystemExit(lacking)
 
@@ -79,7 +79,7 @@ class Bubblewrap(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Execute one command in its own shell. Raises RuntimeError when it times out."""
+        """Execute one command in its own shell. Raises RuntimeError after `timeout_sec`."""
         del user
         exports = "".join(
             f"export {key}={shlex.quote(value)}\n"
@@ -116,7 +116,7 @@ class Bubblewrap(BaseEnvironment):
             await asyncio.to_thread(self._place.put, files)
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        """Copy one file out of the environment. Raises FileNotFoundError."""
+        """Copy a file out of the environment. Raises FileNotFoundError if there is no such file."""
         async with self._one_at_a_time:
             data = await asyncio.to_thread(self._place.get, str(source_path), _LARGEST, 60.0)
         if data is None:
@@ -125,7 +125,7 @@ class Bubblewrap(BaseEnvironment):
         Path(target_path).write_bytes(data)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Copy a folder out of the environment. Raises FileNotFoundError."""
+        """Copy a folder out of the environment. Raises FileNotFoundError if this fails."""
         result = await self._run(f"tar -C {shlex.quote(str(source_dir))} -cf - .", 600.0, _LARGEST)
         if result.code != 0 or result.lost:
             raise FileNotFoundError(f"cannot get {source_dir}: {result.text[-200:]}")
@@ -135,6 +135,6 @@ class Bubblewrap(BaseEnvironment):
 
 
 def _safe_member(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-    """Return None for devices and pipes, which an agent can create anywhere. Check other members
-    with `tarfile.data_filter`."""
+    """Check a member with `tarfile.data_filter`. Return None for devices and pipes, which are
+    skipped."""
     return None if member.isdev() else tarfile.data_filter(member, path)

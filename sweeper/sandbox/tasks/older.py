@@ -17,13 +17,13 @@ _LARGEST = 1 << 20
 
 
 def is_older(folder: str) -> bool:
-    """Return whether a folder has a task only in the older format."""
+    """Return whether a folder has a task in the older format, and none in the current format."""
     older, current = (os.path.isfile(os.path.join(folder, name)) for name in (FILE, "task.toml"))
     return older and not current
 
 
 def read_older(folder: str, problems: Problems) -> Task | None:
-    """Read a task. Return None, and record why, if it has mistakes."""
+    """Read a task in the older format. Return None, and record why, if the task has mistakes."""
     before, path = len(problems), os.path.join(folder, FILE)
     node = _yaml(path, problems)
     values = plain(node) if node is not None else None
@@ -87,7 +87,7 @@ def _seconds(
 
 def _context(folder: str, problems: Problems) -> str:
     """Return the folder of the Dockerfile: the build context in `docker-compose.yaml`, else the
-    task's folder. More than one service is a mistake."""
+    task's folder. Record mistakes in `docker-compose.yaml`, for example several services."""
     path = os.path.join(folder, "docker-compose.yaml")
     if not os.path.isfile(path):
         return folder

@@ -102,8 +102,8 @@ def _parts(text: str) -> list[str]:
 
 
 def _resolved(parts: list[str], counts: dict[Path, int]) -> Path:
-    """Return the path of a header. A table below a list of tables belongs to the last table in the
-    list."""
+    """Return the path of a table from the parts of its header. A header below a list of tables
+    refers to the last table in the list."""
     path: Path = ()
     for number, part in enumerate(parts):
         path = (*path, part)
@@ -143,7 +143,7 @@ def read_tasks(path: str, problems: Problems, choice: Choice = ALL) -> list[Task
 
 
 def read_task(folder: str, problems: Problems) -> Task | None:
-    """Read a task. Return None, and record why, if it has mistakes."""
+    """Read a task. Return None, and record why, if the task has mistakes."""
     if is_older(folder):
         _check_links(folder, problems)
         return read_older(folder, problems)
@@ -197,8 +197,8 @@ def _text(path: str, problems: Problems, noun: str = "") -> str | None:
 
 
 def _check_links(folder: str, problems: Problems) -> None:
-    """Record links that lead out of the folder, because their targets would be copied into the
-    environment."""
+    """Record a mistake for each link that leads out of a task's folder. A copy of the folder would
+    follow such links."""
     real, seen = os.path.realpath(folder), 0
     for at, folders, files in os.walk(folder):
         if (
@@ -269,7 +269,7 @@ def _dockerfile(environment_folder: str, problems: Problems, *, needed: bool) ->
 
 
 def _older(table: dict[str, object], reading: Reading) -> None:
-    """Replace fields of older tasks by the current fields."""
+    """Replace the outdated keys of the table `environment` by the current keys."""
     for old, new in (("memory", "memory_mb"), ("storage", "storage_mb")):
         size = table.pop(old, None)
         if size is not None and table.setdefault(new, size) != size:
@@ -286,8 +286,7 @@ def _healthcheck(table: HealthcheckTable | None) -> Healthcheck | None:
 
 
 def _check_variables(variables: Mapping[str, str], key: str, reading: Reading) -> None:
-    """Record each variable of this machine that a value uses, if it is not set and has no
-    default."""
+    """Record each variable that a value uses without a default and that is not set here."""
     for name, value in variables.items():
         for wanted, default in VARIABLE.findall(value):
             if not default and wanted not in os.environ:
@@ -352,8 +351,8 @@ def _step(
 def _verifier(
     folder: str, at: str, values: TaskTable, table: StepTable, reading: Reading
 ) -> Verifier:
-    """Return the verifier of a step. It runs the step's script, or else the task's, with the files
-    of both `tests` folders."""
+    """Return the verifier of a step. Its files are those in the `tests` folders of the task and of
+    the step. A file of the step replaces a file of the task that has the same name."""
     shared = os.path.join(folder, "tests")
     folders = dict.fromkeys((shared, os.path.join(at, "tests")))
     existing = [tests for tests in folders if os.path.isdir(tests)]

@@ -40,12 +40,12 @@ exit $code
 
 
 class TaskFailed(Exception):
-    """The task itself has an error, which is not the agent's fault. The message says where."""
+    """A task has an error that the agent has not caused. The message says where the error is."""
 
 
 class Judged(NamedTuple):
-    """A verifier's result: the rewards by name, and its output. If there are no rewards, `wrong` is
-    the reason."""
+    """A verifier's result: the rewards by name, and the verifier's output. If there are no rewards,
+    `wrong` gives the reason."""
 
     rewards: Mapping[str, float]
     output: str
@@ -60,7 +60,7 @@ class Judged(NamedTuple):
         return sum(self.rewards.values()) / len(self.rewards)
 
     def meets(self, minimum: float | Mapping[str, float] | None) -> bool:
-        """Return whether the rewards are high enough for the next step."""
+        """Return whether the rewards reach the `minimum` of a step (None: always)."""
         if minimum is None:
             return True
         wanted = minimum if isinstance(minimum, Mapping) else {"reward": minimum}
@@ -111,9 +111,8 @@ def made_of(task: Task, limits: Limits | None = None) -> Made:
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Replace each `$NAME` in a text by the variable's value, or by nothing if it has no value.
-    `variables` are those that the Dockerfile has set so far. PATH has Docker's default if
-    `variables` does not have it."""
+    """Replace each `$NAME` in a text by its value in `variables`, and remove enclosing quotes. PATH
+    is Docker's default if it is not in `variables`; other missing variables are empty."""
     values = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
     return re.sub(
         r"\$(?:\{(\w+)\}|(\w+))", lambda match: values.get(match[1] or match[2], ""), text
@@ -132,7 +131,7 @@ def resolved(variables: Mapping[str, str]) -> dict[str, str]:
 def set_up(environment: Environment, task: Task) -> None:
     """Prepare a started environment: execute the Dockerfile, and wait for the health check. The
     Dockerfile is skipped if there is a prepared root, or if starting the environment has already
-    executed it. Raises `TaskFailed` and `Died`."""
+    executed it. Raises `TaskFailed` if a command fails, `Died` if the environment ends."""
     place = task.environment
     if place.dockerfile is not None and place.rootfs is None and not environment.built:
         _execute(environment, place, place.dockerfile)
@@ -184,8 +183,9 @@ def solve(environment: Environment, task: Task, step: Step) -> Result:
 
 
 def verify(environment: Environment, task: Task, step: Step) -> Judged:
-    """Run the verifier and return its result. All processes in the environment are ended first, and
-    files in the verifier's folders are removed. Raises `Died`."""
+    """End all processes in the environment, empty the verifier's folders, run the verifier, and
+    return its result. Raises `TaskFailed` if the verifier's files cannot be read, `Died` if the
+    environment ends."""
     environment.reset()
     verifier = step.verifier
     places = " ".join(_q(environment, path) for path in ("/tests", "/logs/verifier"))
@@ -319,8 +319,9 @@ def _matching(folder: str, pattern: str) -> list[str]:
 
 
 def files_of(folder: str, target: str, where: str) -> dict[str, bytes]:
-    """Read the files of a folder. Return their contents by their paths below `target`, a folder in
-    an environment. Raises `TaskFailed`, with `where` in the message."""
+    """Return the contents of a folder's files by their paths below `target`, a folder in an
+    environment. Raises `TaskFailed` if a file cannot be read, or if the files are too large.
+    `where` is the beginning of the error's message."""
     files: dict[str, bytes] = {}
     size = 0
     for at, _, names in os.walk(folder):

@@ -74,8 +74,8 @@ def check_tasks(
 
 
 def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried, list[str]]:
-    """Try a task first with its solution, and then with nothing done. Return the rewards, and a
-    line for each error. Raises `NotThere`."""
+    """Run a task twice: with its reference solution, and without any work. Return both rewards, and
+    a line for each error. Raises `NotThere` if this machine cannot make the environment."""
     lines: list[str] = []
     rewards: list[float | None] = []
     for done in (True, False):
@@ -102,8 +102,8 @@ def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried
 def _attempt(
     task: Task, open_one: Callable[[Task], Environment], lines: list[str], *, done: bool
 ) -> float | None:
-    """Return the reward of the solution, or, with `done=False`, of doing nothing. If the
-    verifier gives no reward, add a line with the reason to `lines` and return None."""
+    """Run a task, and return its reward. The reference solution is executed only if `done` is set.
+    If the verifier gives no reward, add a line with the reason to `lines` and return None."""
     place = open_one(task)
     judged: list[Judged] = []
     try:
@@ -132,8 +132,7 @@ def _attempt(
 
 
 def notes_of(task: Task, kind: str) -> list[str]:
-    """Return a note for each feature that a task uses and that this kind of environment does not
-    support. These are not mistakes of the task."""
+    """Return a note for each feature of a task that this kind of environment does not support."""
     place, notes = task.environment, list[str]()
     built_in = kind in ("bubblewrap", "process")
     if kind != "process" and not kind.startswith("harbor") and place.network_mode != "no-network":
