@@ -40,9 +40,8 @@ _SECTION = Section(
 
 
 class Quota(NamedTuple):
-    """The quota settings in the user's configuration. `place` is the folder or store where
-    quotas are shared, `slots` the number of jobs that the service runs at the same time, if
-    known."""
+    """The user's quota settings. `place` is the folder or store where launchers share quotas.
+    `slots` is the number of jobs that the service runs at the same time (None: unknown)."""
 
     place: str
     slots: int | None = None
@@ -65,23 +64,23 @@ def quota_settings() -> Quota:
 
 
 def handed_on() -> dict[str, str]:
-    """Return the environment variables that pass the quota settings to a launcher that this
-    process starts."""
+    """Return the environment variables with the quota settings, for a launcher that this process
+    starts."""
     variables = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
     return {name: _absolute(value, os.getcwd()) for name, value in variables.items()}
 
 
 def _absolute(place: str, base: str) -> str:
-    """Return a folder as an absolute path; a relative path starts at `base`. The address of a store
-    is returned unchanged."""
+    """Return the absolute path of a folder. A relative path starts at `base`. The address of a
+    store is returned unchanged."""
     if "://" in place:
         return place
     return os.path.normpath(os.path.join(base, os.path.expanduser(place)))
 
 
 def check_place(plan: Plan) -> None:
-    """Check that a launch of this plan can read its account's quota and budget. Raises
-    `EnvironmentFailure`."""
+    """Raise `EnvironmentFailure` if a plan's runs use a service and the place of quotas cannot be
+    read."""
     if plan.service == "none":
         return
     settings = quota_settings()
@@ -94,15 +93,14 @@ def check_place(plan: Plan) -> None:
 
 
 def _source() -> str:
-    """Return a text for messages that says which setting determines the place of quotas."""
     if os.environ.get(PLACE):
         return f"${PLACE}"
     return f"quota.place in {config_file.file()}; default: sweeper's home"
 
 
 def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
-    """Return the id of the account that a plan's runs use, as 16 hexadecimal digits, or None if
-    they use no service."""
+    """Return the id (16 hexadecimal digits) of the account that a plan's runs use; None if the runs
+    use no service."""
     if plan.service == "none":
         return None
     if settings.account is not None:
@@ -124,8 +122,8 @@ def _environment_of(service: Service) -> Mapping[str, str]:
 
 
 def _handed_over(plan: Plan) -> str:
-    """Return the reference to the API key that a backend gives to its jobs; empty if there is
-    none."""
+    """Return the reference to the API key in a backend's option `secrets`; empty if there is no
+    such reference."""
     for options in plan.launch.options.values():
         secrets = options.get("secrets")
         if isinstance(secrets, Mapping) and _KEY in secrets:
@@ -143,8 +141,8 @@ _WINDOW_SECONDS = 15.0
 
 class Load(NamedTuple):
     """The observed load: `busy` jobs run, the service delays `paused` of them, and `wanted`
-    more could start. `refused` says what has rejected a job (a key of `labels.LOWERED`); None if
-    nothing has."""
+    more could start. `refused` is the reason why a job was rejected (a key of `labels.LOWERED`);
+    None if no job was rejected."""
 
     busy: int
     paused: int = 0
@@ -153,22 +151,21 @@ class Load(NamedTuple):
 
 
 class Limiter:
-    """A learner of the limit on parallel jobs, for one launcher. `clock` returns monotonic seconds.
+    """The rules by which a launcher learns its limit on parallel jobs. `clock` returns monotonic
+    seconds.
 
     When the service pauses recipes, the limit falls to the number of running jobs that are not
     paused, but not below half of the running jobs. When a job is rejected, the limit falls to half
     of the running jobs. (A job is rejected if its run fails because of the service's quota, or if
-    the machine cannot start its process.) The limit falls at most once in a window of 15 seconds,
-    and running jobs are not stopped. So jobs beyond the new limit may stay paused for a while;
-    these do not lower the limit again. If no job was paused or rejected for a window and more jobs
-    are wanted, the limit grows by 1, then by 2, 4 and so on, until a job is paused or rejected
-    again. So the learned limit stays within one or two of a constant real limit, and follows a
-    changing one within a few windows. (Chiu and Jain 1989, "Analysis of the increase and decrease
-    algorithms for congestion avoidance in computer networks", explain why several limiters converge
-    to equal shares.)
+    the machine cannot start its process.) The limit falls at most once in a window of 15 seconds.
+    Running jobs are not stopped, so jobs beyond the new limit may stay paused. Such paused jobs do
+    not lower the limit again. If no job was paused or rejected during a window and more jobs are
+    wanted, the limit grows by 1, then by 2, 4 and so on, until a job is paused or rejected again.
+    If the real limit is constant, the learned limit stays within one or two of the real limit. Chiu
+    and Jain (1989, "Analysis of the increase and decrease algorithms for congestion avoidance in
+    computer networks") explain why several limiters converge to equal shares.
 
-    Launchers may share the learned state. Each launcher measures time by its own clock, from the
-    moment when it sees a change.
+    Launchers may share the learned state. Each launcher measures windows by its own clock.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -193,7 +190,6 @@ class Limiter:
         return learned._replace(limit=limit + step, step=2 * step)
 
     def _note(self, learned: Learned, now: float) -> None:
-        """Record when any launcher changed the limit."""
         before, self._seen = self._seen, learned
         if before is None or before == learned:
             return
@@ -203,8 +199,8 @@ class Limiter:
 
 
 def _cut(learned: Learned, load: Load) -> Learned:
-    """Return the learned state after jobs were paused or rejected. Jobs beyond the limit, which
-    still run after it was lowered, are expected to be paused and do not lower it again."""
+    """Return the learned state after jobs were paused or rejected. Jobs beyond the limit are
+    expected to be paused, and do not lower the limit again."""
     limit = max(1, load.busy) if learned.limit is None else learned.limit
     half = max(1, min(limit, load.busy) // 2)
     expected = max(0, load.busy - limit)
@@ -219,9 +215,9 @@ _ALMOST = 1e-9
 
 
 class Claim(NamedTuple):
-    """The claim of a member of the account. Each member is a sweep. It holds `held` slots and could
-    use `wants` more. `weight` is its priority, `turn` its position in the rotation (see
-    `grant`)."""
+    """The claim of a sweep, a member of the account, on slots. The sweep holds `held` slots and
+    could use `wants` more. `weight` is the sweep's priority, `turn` its position in the rotation
+    (see `grant`)."""
 
     weight: float
     held: int
@@ -230,7 +226,7 @@ class Claim(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The number of slots that a member may take now, and its turn afterwards."""
+    """The number of slots that a member may take now, and the member's new turn."""
 
     slots: int
     turn: float
@@ -258,9 +254,9 @@ def grant(limit: int | None, claims: Mapping[str, Claim], member: str) -> Grant:
     """Return how many of `limit` slots (None: unlimited) the member `member` may take now.
 
     Shares are weighted max-min fair. Each member gets its share, rounded down. The remaining slots
-    rotate: the member with the lowest `turn` gets the next one, and its `turn` rises by 1 / f,
-    where f is the fraction that was rounded off (stride scheduling, Waldspurger 1995). Over time
-    each member gets its share.
+    rotate: the member with the lowest `turn` gets the next slot, and its `turn` rises by 1 / f,
+    where f is the rounded-off fraction of its share (stride scheduling, Waldspurger 1995). On
+    average over time, each member gets its exact share.
     """
     claimed = claims[member]
     if limit is None:
@@ -384,9 +380,8 @@ class StoredRecord:
         return sorted(filter(None, map(_number, names)))
 
     def _newest(self, numbers: list[int]) -> Page:
-        """Return the newest readable page. The result has the number of the newest page,
-        readable or not, so that the next page supersedes damaged ones. If no page is readable,
-        the account starts anew: each launcher adds itself again, and the limit is learned again."""
+        """Return the newest readable page, or a blank page if no page is readable. The result gets
+        the number of the newest page, so that the next page also supersedes damaged pages."""
         for number in reversed(numbers):
             if number == self._page.number:
                 return self._page._replace(number=numbers[-1])
@@ -411,8 +406,8 @@ class StoredRecord:
         )
 
     def _add(self, page: Page) -> bool:
-        """Write the next page. Return False if another page may have taken its place; the newest
-        page must then be read again."""
+        """Write the next page. Return False if another launcher may have written a page with the
+        same number."""
         try:
             self._store.create(self._path(page.number), encode(page.document()))
         except AlreadyExists:

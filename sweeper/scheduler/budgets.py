@@ -40,15 +40,15 @@ Attempt = tuple[str, int]
 
 
 class Used(NamedTuple):
-    """The usage of one attempt, and the seconds that it worked, without pauses."""
+    """The usage of one attempt, and its working time in seconds, without pauses."""
 
     usage: Usage = NO_USAGE
     seconds: float = 0.0
 
 
 class AttemptUsage:
-    """The usage of all attempts of a sweep. If an attempt's usage cannot be read for a moment, the
-    last known value counts."""
+    """The usage of all attempts of a sweep. If an attempt's usage cannot be read, the last known
+    value counts."""
 
     def __init__(self, context: Context, run_table: RunTable, heartbeats: Heartbeats) -> None:
         self._context = context
@@ -61,8 +61,8 @@ class AttemptUsage:
         self._records: dict[Attempt, tuple[float, AttemptRecords]] = {}
 
     def check(self, most: int | None = None) -> Mapping[Attempt, Used]:
-        """Return the current usage of each attempt. At most `most` attempts are read for the first
-        time; further new attempts are missing from the result."""
+        """Return the current usage of each attempt. One call reads at most `most` new attempts. The
+        result lacks the other new attempts."""
         keys: list[Attempt] = []
         for run, view in self._run_table.views.items():
             for attempt in range(1, view.state.opened + 1):
@@ -75,8 +75,7 @@ class AttemptUsage:
         return self._seen
 
     def _look_at(self, key: Attempt) -> None:
-        """Record the current usage of an attempt, unless a larger usage is known. Threads call this
-        for different attempts."""
+        """Record the current usage of an attempt if it is larger than the known usage."""
         run, attempt = key
         happened = self._run_table.events(run)
         event = next((event for event in OUTCOMES if (attempt, event) in happened), None)
@@ -88,8 +87,6 @@ class AttemptUsage:
         self._seen[key] = Used(usage, max(before.seconds, used.seconds))
 
     def _at_work(self, key: Attempt) -> Used:
-        """Return the usage of an attempt without an outcome: the recipe's own counts, or else the
-        usage in its last heartbeat."""
         beat = self._heartbeats.known.get(key)
         if beat is not None:
             return self._counted(key, _of(beat.body))
@@ -117,9 +114,8 @@ class AttemptUsage:
         return used
 
     def _recorded(self, key: Attempt, *, ended: bool) -> Usage:
-        """Return the usage recorded by an attempt whose calls are not metered. On a remote store
-        the usage is read every few seconds, and again when the attempt has ended. Between these
-        reads, or if a read fails, return `NO_USAGE`."""
+        """Return the usage recorded by an attempt whose calls are not metered. Return `NO_USAGE` if
+        a read fails, or if the last read from a remote store was only seconds ago."""
         now, store = self._context.clock(), self._context.store
         records = AttemptRecords(self._context.folder, *key, self._context.listed)
         at, records = self._records.get(key, (now - _SUM_SECONDS, records))
@@ -143,8 +139,7 @@ class AttemptUsage:
         return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
 
     def _counted(self, key: Attempt, recorded: Used) -> Used:
-        """Return the recipe's own counts if the files with these counts can be read here, since the
-        counts are newer than the heartbeat. Otherwise return `recorded`."""
+        """Return the recipe's own counts if this machine can read them, else `recorded`."""
         files = self._files.get(key)
         if files is None:
             folder = self._context.store.local_path(self._context.folder.attempt(*key))
@@ -209,15 +204,16 @@ _REMOTE_SECONDS = 5.0
 
 
 class Limits(NamedTuple):
-    """The limits of an account's budget and their period: `day`, `month` or `all`."""
+    """The limits of an account's budget, and the period that `budget` is for: `day`, `month` or
+    `all`."""
 
     budget: Budget
     per: str = "all"
 
 
 def configured_budget() -> Limits | None:
-    """Return the table `budget` of the configuration, or None. Raises `EnvironmentFailure` if it
-    has mistakes."""
+    """Return the budget in the user's configuration file; None if the file has no budget. Raises
+    `EnvironmentFailure` for mistakes in the file."""
     node, problems = config_file.table("budget")
     if not node.entries:
         return None
@@ -228,8 +224,9 @@ def configured_budget() -> Limits | None:
 
 
 def account_budget(context: Context, service: Service) -> "AccountBudget | None":
-    """Return the budget of the account that a sweep uses, or None if no budget is configured or the
-    sweep uses no service. Raises `EnvironmentFailure`, `StoreError`."""
+    """Return the budget of the account that a sweep uses; None if no budget is configured or the
+    sweep uses no service. Raises `EnvironmentFailure` for mistakes in the configuration file,
+    `StoreError` if a store cannot be used."""
     limits = None if context.plan.service == "none" else configured_budget()
     if limits is None:
         return None
@@ -243,8 +240,8 @@ def _tokens(spent: Spent) -> int:
 
 
 class AccountBudget:
-    """The spending of an account, as one launcher knows it. `trouble` says why the spending may be
-    incomplete, or is None. Raises `StoreError`."""
+    """The spending of all sweeps of an account. `trouble` is the reason why the spending may be
+    incomplete, or None. Raises `StoreError` if the sweep's identity cannot be read or created."""
 
     def __init__(self, context: Context, store: Store, folder: str, limits: Limits) -> None:
         self.limits = limits
@@ -298,9 +295,8 @@ class AccountBudget:
             self._mine = records
 
     def _recorded(self, now: Spent) -> SweepSpent:
-        """Return the usage that earlier launchers of this sweep recorded. Some of this usage may be
-        in another file, written by version 0.1 or for a folder from which this sweep was moved or
-        copied. Such usage stays in its file and is not recorded again."""
+        """Return the usage that earlier launchers of this sweep have recorded for the account. If
+        the sweep was moved or copied, usage in the original's file is not recorded again."""
         try:
             return read_as(self._store, self._path, daily_spending.read)._replace(
                 identity=self._identity
@@ -324,8 +320,8 @@ class AccountBudget:
         return fresh._replace(created=self._created, counted=counted)
 
     def _read(self) -> None:
-        """Read the files of other sweeps. Raises `StoreError` if any of them cannot be read, but
-        only after it has read all others."""
+        """Read the files of other sweeps. If a file cannot be read, first read all other files, and
+        then raise `StoreError`."""
         listed = {entry.path: entry.stamp for entry in self._store.list(self._folder)}
         listed.pop(self._path, None)
         self._others = {path: entry for path, entry in self._others.items() if path in listed}
@@ -377,8 +373,8 @@ class Spending:
         """Whether running jobs must be stopped."""
 
     def check(self) -> None:
-        """Add up the usage and compare it with the limits. Raises `Unreachable` if the account's
-        usage is unknown; then no run may start."""
+        """Add up the usage and compare it with the limits. Raises `Unreachable` if no limit is
+        reached but the account's usage may be incomplete."""
         used = self._used()
         self.reached, self.is_over = None, False
         if self._account is not None:
@@ -401,8 +397,8 @@ class Spending:
         return Spent(total(used.usage for used in usages), sum(used.seconds for used in usages))
 
     def _judge(self, limits: Budget, used: Spent, name: str, how: str) -> None:
-        """Record whether a limit is reached. A limit that stops runs takes precedence over one
-        that only starts no more runs."""
+        """Record whether one of the `limits` is reached. Change nothing if running jobs must be
+        stopped already."""
         why = self._over(limits, used, name)
         if why is None or self.is_over:
             return
@@ -411,8 +407,8 @@ class Spending:
         self.reached = f"{why}: no more runs are started{stopped}; {how} to continue"
 
     def _over(self, limits: Budget, used: Spent, name: str) -> str | None:
-        """Return a message about a limit that is reached, or that cannot be checked because a model
-        has no price. Return None if there is no such limit. The message calls the budget `name`."""
+        """Return a message if a limit is reached, or if a limit in dollars cannot be checked since
+        a model has no price; else None. The message calls the budget `name`."""
         hours, tokens = used.seconds / _SECONDS_AN_HOUR, used.usage.counts.tokens
         if limits.tokens is not None and tokens >= limits.tokens:
             return f"{name} is spent ({tokens:,} of {limits.tokens:,.0f} tokens)"

@@ -39,15 +39,15 @@ from sweeper.sweep.states import State
 
 
 class _Results(NamedTuple):
-    """The values of each cell without a diverged run, and the cells with a diverged run."""
+    """The metric's values by cell, and the cells with a diverged run, which have no values."""
 
     values: dict[str, list[float]]
     diverged: set[str]
 
 
 class Racing(Stages):
-    """The race of one sweep (rounds that drop the worst cells), as of the last `check`. This class
-    replaces `Stages`, since a sweep with a race has no stages."""
+    """The race of one sweep (rounds that drop the worst cells), as of the last `check`. It is used
+    instead of `Stages`, since a sweep with a race has no stages."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
         super().__init__(context, run_table)
@@ -69,14 +69,13 @@ class Racing(Stages):
 
     @property
     def held_back(self) -> int:
-        """The largest number of runs that a race that waits for the user could still start; 0 if
-        the race does not wait."""
+        """While the race waits for the user, the largest number of runs that it could start; else
+        0."""
         return 0 if self._why_not is None else sum(self._plan.unknown.values())
 
     def check(self, cancelled: Request | None = None) -> None:
-        """Record the next round once all runs of the last round have ended, unless the sweep was
-        `cancelled`. Files that cannot be read are listed in `trouble` and read again at the next
-        look."""
+        """Record the next round if all runs of the last round have ended and the sweep was not
+        `cancelled`. If a file cannot be read, `trouble` has the error until the next check."""
         self._recorded, self.trouble, self._why_not = None, (), None
         race, metric = self._plan.race, self._plan.metric
         if race is None or metric is None or not self._plan.unknown:
@@ -120,9 +119,8 @@ class Racing(Stages):
         return Round(seeds, runs, ended, judged(self._plan), timestamp())
 
     def _next_runs(self, race: Race, alive: set[str], seeds: int) -> tuple[int, tuple[str, ...]]:
-        """Return the number of seeds that all cells in `alive` have after the next round, and
-        the runs that must still start for that. A cell that was not in earlier rounds also gets
-        the seeds of those rounds."""
+        """Return the number of seeds that each cell in `alive` has after the next round, and the
+        ids of the runs that must start in this round."""
         counts = Counter(run.cell for run in self._planned())
         started = {run.id for run in self._planned()}
         while True:
@@ -154,8 +152,8 @@ class Racing(Stages):
         )
 
     def _record(self, decision: Round) -> None:
-        """Record the next round, unless an earlier launcher has recorded it. Continue with the
-        recorded round."""
+        """Record the next round, and add its runs to the plan. If an earlier launcher has recorded
+        the round, use that record."""
         path = self._context.folder.race_round(len(self._plan.rounds) + 1)
         with suppress(AlreadyExists):
             self._context.store.create(path, encode(decision.document()))
@@ -185,7 +183,7 @@ class Requests:
 
     @property
     def held(self) -> str | None:
-        """A message about the pause that keeps runs from starting, or None."""
+        """A message about the reason for the sweep's pause; None if the sweep is not paused."""
         return None if self.pause is None else self.pause.reason(self._folder.name)
 
     def check(self) -> None:
@@ -212,8 +210,8 @@ NOT_YET_SECONDS = 5.0
 
 class Cancellations:
     """The requests to backends to stop jobs. `stopping` has the tokens of the jobs that were asked
-    to stop. `spending` and `engine` are None if this launcher stops no jobs because of a spent
-    budget or a lost engine."""
+    to stop. Without `spending`, no job is stopped because of a spent budget; without `engine`, no
+    job is stopped because of a lost engine."""
 
     def __init__(
         self,
@@ -234,9 +232,8 @@ class Cancellations:
         self.stopping: set[str] = set()
 
     def check(self, try_call: TryCall, *, away: bool) -> None:
-        """Tell the backends which jobs to stop, once for each job. A job that cannot be stopped yet
-        is tried again later; its worker checks for the request as well. While the engine is `away`,
-        no job is stopped because it has lost the engine."""
+        """Ask the backends to stop jobs, once for each job. If a backend cannot stop a job yet, ask
+        again later. While the engine is `away`, stop no job because of a lost engine."""
         opened = self._run_table.open()
         tokens = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
         if self._engine is not None and not away:
@@ -264,8 +261,8 @@ class Cancellations:
 
 
 class Backlog:
-    """The runs that still have to be started. With `starting=False`, only the runs that an earlier
-    launcher may have submitted."""
+    """The runs that still have to be started. With `starting=False`, these are only the runs that
+    an earlier launcher may have submitted."""
 
     def __init__(
         self,
@@ -295,8 +292,8 @@ class Backlog:
         return held if held is not None and self.wanting() else None
 
     def left(self, unsubmitted: Collection[str]) -> int:
-        """Count the runs that this launcher still has to start, or to look up because a backend
-        may already have their job. `unsubmitted` are runs whose opened attempt no backend has."""
+        """Count the runs that this launcher still has to start or look up. A run is looked up if a
+        backend may already have its job. `unsubmitted` are runs for which no backend has a job."""
         unknown = self._run_table.unacknowledged().keys()
         if not self._starting or (self.held is not None and self._requests.pause is None):
             return len(unknown - set(unsubmitted))
@@ -390,8 +387,8 @@ class Components:
 
 
 def _service(context: Context, *, needed: bool) -> Service:
-    """Read which service the runs use. If this is not `needed`, because no runs are started, a
-    missing or unreadable record counts as empty."""
+    """Read which service the runs use. If this is not `needed`, a missing or unreadable record
+    counts as empty."""
     try:
         return context.folder.read_service()
     except (NotFound, StoreError):

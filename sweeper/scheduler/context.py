@@ -14,8 +14,8 @@ from sweeper.sweep.plan import Plan
 
 @dataclass(frozen=True)
 class Context:
-    """The folder of a sweep, and its backend, or several backends by place. `clock` returns
-    monotonic seconds, `wall` seconds since 1970. `sleep` waits. Tests pass their own functions."""
+    """The folder of a sweep, and its backend (or place -> backend). `clock` returns monotonic
+    seconds, `wall` returns seconds since 1970, and `sleep` waits."""
 
     folder: SweepFolder
     backend: Backend | Mapping[str, Backend]
@@ -30,7 +30,7 @@ class Context:
 
     @cached_property
     def listed(self) -> ListedOnce:
-        """The listing of ended attempts' files, which several parts of the scheduler share."""
+        """The listed files of attempts, shared by several parts of the scheduler."""
         return ListedOnce(self.store)
 
     @cached_property
