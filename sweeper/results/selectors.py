@@ -141,8 +141,8 @@ def _canonical(text: str) -> str:
 
 
 def _having(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
-    """Return the runs that have all values in a selector such as `lr=3e-2,seed=0`, whose keys may
-    be short names; [] for any other kind of selector."""
+    """Return the runs that have all values in a selector such as `lr=3e-2,seed=0`, with short or
+    full keys. Return [] for any other kind of selector."""
     sweep, _, values = selector.rpartition("/")
     wanted = [part.partition("=") for part in values.split(",")]
     if not all(key and equal and value for key, equal, value in wanted):

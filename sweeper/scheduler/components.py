@@ -46,8 +46,8 @@ class _Results(NamedTuple):
 
 
 class Racing(Stages):
-    """The race of one sweep (rounds that drop the worst cells), as of the last `check`. It is used
-    instead of `Stages`, since a sweep with a race has no stages."""
+    """The race of one sweep (rounds that drop the worst cells), as of the last `check`. A sweep
+    with a race has no stages, so this class is used instead of `Stages`."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
         super().__init__(context, run_table)
