@@ -243,13 +243,13 @@ class Registry(Catalog):
 
     def sql(self, query: str, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the result of one SELECT over the tables `runs`, `metrics`, `rollouts`,
-        `checkpoints`, `items` and `scores`. Each table has the same columns as the DataFrame that
-        the method of that name returns.
+        `checkpoints`, `items` and `scores`. Each table has the columns of the DataFrame that the
+        method with the table's name returns.
 
-        The query cannot read or change anything else. In `metrics`, NULL means no value, and NaN
-        is a recorded value; if a key has numbers and other values, the other values are in
-        `<key>.text`. `runs` restricts the runs, as for `metrics`. Warns of a join that mixes
-        runs of several sweeps. Raises `UsageError` for an invalid query.
+        The query has no access to anything else. In `metrics`, NULL means no value, and NaN is a
+        recorded value. If a key has both numbers and other values, `<key>.text` has the other
+        values. `runs` restricts the runs, as for `metrics()`. Warns of a join that mixes runs of
+        several sweeps. Raises `UsageError` for an invalid query.
         """
         return self._ask(query, runs, frame=True)
 
@@ -290,8 +290,8 @@ class Registry(Catalog):
         return {"runs": table, **self._tables().makers(query, runs)}
 
     def checkpoints(self, runs: "Runs" = None) -> "pandas.DataFrame":
-        """Return one row per checkpoint: `run sweep root attempt name`, then the other fields of
-        its record."""
+        """Return one row per checkpoint, with the columns `run sweep root attempt name` and then
+        the other fields of the checkpoint's record."""
         from sweeper.metrics.tables.frames import rows_frame
         from sweeper.sweep.run_record import RUN_KEY
 
@@ -303,10 +303,10 @@ class Registry(Catalog):
         return self._tables().checkpoints(resolved)
 
     def items(self, runs: "Runs" = None) -> "pandas.DataFrame":
-        """Return the answers of runs at their last evaluations, one row per sample: `run sweep root
-        task item sample score text prompt answer step cluster error`. `item` identifies the
-        question: by an id from the evaluation, a hash of the question's content, or the question's
-        text. `score` is NaN if the answer was not graded."""
+        """Return the answers of runs at their last evaluations, one row per sample, with the
+        columns `run sweep root task item sample score text prompt answer step cluster error`.
+        `item` is an id of the question, or else the question's text. `score` is NaN if the answer
+        was not judged."""
         from sweeper.metrics.tables.frames import rows_frame
         from sweeper.results.items import ITEM_COLUMNS
 
@@ -317,9 +317,9 @@ class Registry(Catalog):
         return self._tables().items(self._resolve(runs))
 
     def scores(self, runs: "Runs" = None) -> "pandas.DataFrame":
-        """Return the scores of checkpoints on suites, one row for each: `run sweep root checkpoint
-        step suite score items errors path time`. Scores come from evaluations in tinker-cookbook's
-        EvalStore, and from metrics such as `eval/gsm8k/score`."""
+        """Return the scores of checkpoints on suites, one per row, with the columns `run sweep root
+        checkpoint step suite score items errors path time`. Scores come from evaluations in
+        tinker-cookbook's EvalStore, and from metrics such as `eval/gsm8k/score`."""
         from sweeper.metrics.tables.frames import rows_frame
         from sweeper.results.scores import SCORE_COLUMNS
 
@@ -346,7 +346,6 @@ def _sweep_record(sweep: Sweep, marks: "Marks") -> "SweepRecord":
 
 
 def _flat(record: "RunRecord") -> dict[str, object]:
-    """Return a record with one column per configuration key."""
     fields = {key: value for key, value in record.items() if key not in ("id", "config")}
     row: dict[str, object] = {"run": record["id"], **fields}
     for key, value in record["config"].items():
@@ -357,6 +356,6 @@ def _flat(record: "RunRecord") -> dict[str, object]:
 
 
 def save(runs: Iterable[RecordedRun]) -> None:
-    """Write what was read of these runs to the cache."""
+    """Save what these runs have read to the cache."""
     for index in {id(run.index): run.index for run in runs}.values():
         index.save()

@@ -15,7 +15,7 @@ Place = tuple[Index, Index]
 
 
 class Found(NamedTuple):
-    """A trajectory: its file, its record, and its numeric fields."""
+    """A trajectory: the file that contains it, its record, and the record's numbers."""
 
     file: SummaryFile
     record: Row
@@ -23,7 +23,7 @@ class Found(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """The numbers of the group and of the trajectory."""
+        """The number of the group, and the number of the trajectory in the group."""
         return _index(self.record.get("group_idx")), _index(self.record.get("traj_idx"))
 
     @property
@@ -45,9 +45,9 @@ class Words:
         self._latest: tuple[str, dict[Place, Transcript]] = ("", {})
 
     def of(self, rollout: Found) -> Transcript:
-        """Return the conversation of a trajectory from the transcript. If the transcript has no
-        conversation for it, or if the match is uncertain and the turns have logged answers, return
-        the messages that the turns logged."""
+        """Return the conversation of a trajectory, from the transcript or from the messages that
+        the turns logged. The logged messages are used if the transcript has no conversation, or if
+        the match is uncertain and the turns logged answers."""
         if self._latest[0] != rollout.file.path:
             self._latest = (rollout.file.path, self._words_of(rollout.file))
         words = self._latest[1].get(rollout.place)
@@ -83,8 +83,7 @@ class Words:
 
 
 def _index(value: object) -> Index:
-    """Return the number of a group or trajectory in a summary; None for a value that is not a valid
-    number."""
+    """Return the number of a group or trajectory in a summary; None if invalid."""
     return value if isinstance(value, int | float | str) else None
 
 

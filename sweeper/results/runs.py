@@ -52,12 +52,12 @@ class Used(NamedTuple):
 
 
 class RecordedRun(ABC):
-    """A planned run with its results: `id name cell seed config state attempts`, and its `store`
-    and `sweep_folder`.
+    """A run with its results, from a sweep's plan (`sweeps.SweepRun`) or found as a folder
+    (`folders.FolderRun`).
 
-    `retired` means that the grid no longer contains the run. Only sweeps with stages have `stage`
-    and `parents` (ids). `attempts` counts the started attempts. Missing files of attempts are not
-    an error: a run that has not started has no metrics, an empty log and no checkpoints.
+    `retired` means that the grid no longer contains the run. Only runs of sweeps with stages have
+    `stage` and `parents` (ids). `attempts` counts the started attempts. A run that has not started
+    has no metrics, an empty log and no checkpoints.
     """
 
     id: str
@@ -92,13 +92,12 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def config(self) -> dict[str, object]:
-        """The values of the configuration that were set explicitly."""
+        """The values of the configuration that the grid sets."""
         return {}
 
     @property
     def evaluation(self) -> "Facts | None":
-        """The facts about the evaluation, if the run is an evaluation in tinker-cookbook's
-        EvalStore."""
+        """The facts about an evaluation in tinker-cookbook's EvalStore; None for other runs."""
         return None
 
     @abstractmethod
@@ -111,27 +110,26 @@ class RecordedRun(ABC):
         return self.folders()
 
     def metrics_paths(self) -> list[str]:
-        """Return the paths of the attempts' metrics files as they are now, oldest first."""
+        """Return the current paths of the attempts' metrics files, oldest attempt first."""
         return [path for path, _ in self._metrics_files()]
 
     def _metrics_files(self) -> list[tuple[str, Stamp | None]]:
-        """Return the path and stamp of each attempt's metrics file."""
         return [metrics_stamp(self.files, folder) for folder in self.folders()]
 
     @property
     def folder(self) -> str:
-        """The recipe's folder in the deciding attempt, relative to the store's root."""
+        """The recipe's folder in the attempt that decides the run's state, relative to the root."""
         return self.folders()[-1]
 
     @property
     def path(self) -> str:
-        """The recipe's folder (its `log_path`) in the deciding attempt, the latest attempt that a
-        worker claimed."""
+        """The path of the recipe's folder (its `log_path`) in the attempt that decides the run's
+        state."""
         return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
 
     def readable(self, find: Callable[[], T], otherwise: T) -> T:
-        """Return the result of `find`. If `find` raises `StoreError` and errors are collected,
-        report the error and return `otherwise`."""
+        """Return the result of `find`. If `find` raises `StoreError` and the run has an `on_error`,
+        pass the error to `on_error` and return `otherwise`."""
         try:
             return find()
         except StoreError as error:
@@ -142,7 +140,7 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def outcome(self) -> Outcome:
-        """The outcome of the deciding attempt; empty if unknown."""
+        """The outcome of the attempt that decides the run's state; empty if unknown."""
         return NOTHING
 
     def used(self, attempt: int) -> Used:
@@ -152,8 +150,8 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def usage(self) -> Usage:
-        """The usage of all attempts. Steps that a later attempt repeated count twice, because they
-        were paid for twice."""
+        """The usage of all attempts. A step that two attempts executed counts twice, because it was
+        paid for twice."""
         return total(self.used(attempt).usage for attempt in range(1, self.attempts + 1))
 
     @property
@@ -163,41 +161,42 @@ class RecordedRun(ABC):
 
     @property
     def origin(self) -> Origin | None:
-        """The provenance of the deciding attempt (see `origins.differences`); None if unknown."""
+        """The provenance of the attempt that decides the run's state; None if unknown."""
         return None
 
     @property
     def reason(self) -> str | None:
-        """The reason why the deciding attempt ended; None if unknown."""
+        """The reason why the attempt that decides the run's state ended; None if unknown."""
         return self.outcome.reason
 
     @property
     def explained(self) -> str | None:
-        """The reason, and the cause of a failure if known: `error: ValueError: no`."""
+        """The reason, and the cause of a failure (`error: ValueError: no`); None if unknown."""
         detail = self.outcome.detail if self.state is State.FAILED else None
         return ": ".join(filter(None, (self.reason, detail))) or None
 
     @property
     def last_event(self) -> str | None:
-        """The time of the run's last event (UTC, ISO 8601); None before the first, and for runs in
-        plain folders, which have no events."""
+        """The time of the run's last event (UTC, ISO 8601). None if the run has no events, as
+        always for runs outside sweeps."""
         return None
 
     @property
     def times(self) -> "Times":
-        """The times of the run: `started` of the first attempt and `ended` of the deciding attempt
-        (UTC, ISO 8601), and `wall_s`, the total seconds of attempts with an outcome; None if
-        unknown."""
+        """The times of the run. `started` is the start of the first attempt, and `ended` the end of
+        the attempt that decides the run's state (UTC, ISO 8601). `wall_s` is the total seconds of
+        attempts with an outcome. Unknown times are None."""
         return {"started": None, "ended": None, "wall_s": None}
 
     def record(self, *, values: bool = True) -> "RunRecord":
-        """Return the run as plain values, in the form of `--json`: `id sweep name cell seed state
-        attempts reason retired started ended wall_s root code commit launched metric value config`;
-        with stages also `stage parents`, and with several backends `backend`.
+        """Return the run as plain values, in the form of `--json`, with the keys `id sweep name
+        cell seed state attempts reason retired started ended wall_s root code commit launched
+        metric value config`. Runs of sweeps with stages also have `stage parents`. If the sweep has
+        several backends, there is also `backend`.
 
-        `metric` is the name of the sweep's metric, and `value` is the run's value of this metric
-        (see `metrics.objective`), or None if nothing was recorded. With `values=False`, no metrics
-        file is read, and `metric` and `value` are left out.
+        `metric` is the name of the sweep's metric. `value` is the run's value of this metric (see
+        `metrics.objective`), or None if nothing was recorded. With `values=False`, `metric` and
+        `value` are left out, and no metrics file is read.
         """
         record: dict[str, object] = {
             "id": self.id,
@@ -263,7 +262,7 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def history(self) -> Merged:
-        """The metrics of all attempts as merged rows, read once; see `rows.merge`."""
+        """The merged metrics of all attempts (see `rows.merge`). The files are read only once."""
         return merge(self._parsed_metrics())
 
     def written_rows(self) -> list[Row]:
@@ -275,19 +274,19 @@ class RecordedRun(ABC):
 
     @property
     def readable_history(self) -> Merged:
-        """The history. If it cannot be read and errors are collected, the error is reported and the
-        history is empty."""
+        """The history. If it cannot be read and the run has an `on_error`, pass the error to
+        `on_error`; the history is then empty."""
         return self.readable(lambda: self.history, NO_ROWS)
 
     def checkpoint_records(self) -> list[dict[str, object]]:
-        """Return the records in `checkpoints.jsonl` of all attempts, each with its `attempt`,
-        oldest first. Among records with equal names, only the latest is returned."""
+        """Return the records in `checkpoints.jsonl` of all attempts, oldest first, each with its
+        `attempt` number. Among records with the same name, only the latest is returned."""
         paths = (f"{folder}/checkpoints.jsonl".lstrip("/") for folder in self.folders())
         return merge_checkpoints(parse(self.read(path)) for path in paths)
 
     def read(self, path: str) -> bytes:
-        """Read a file of the store, which may be stored in parts; empty if the file does not
-        exist."""
+        """Read a file of the store, even if it is stored in parts. Return b"" if there is no
+        file."""
         try:
             return self.store.read(path)
         except NotFound:
@@ -301,8 +300,8 @@ class RecordedRun(ABC):
                 return b""
 
     def log(self, attempt: int | None = None) -> str:
-        """Return the standard output and error of an attempt (None: the latest attempt that printed
-        something). Bytes that are not UTF-8 become U+FFFD."""
+        """Return the output of an attempt (None: the latest attempt that printed something); "" if
+        there is none. Bytes that are not UTF-8 become U+FFFD."""
         attempts = [attempt] if attempt is not None else range(self.attempts, 0, -1)
         for candidate in attempts:
             data = self.read(self.sweep_folder.log(self.id, candidate))
@@ -311,8 +310,8 @@ class RecordedRun(ABC):
         return ""
 
     def log_tail(self, lines: int = 20, limit: int = 65536) -> list[str]:
-        """Return the last `lines` lines of the latest log. Reads at most the last `limit` bytes of
-        the log."""
+        """Return the last `lines` lines of the newest log that is not empty; [] if there is none.
+        Reads at most the last `limit` bytes of the log."""
         for attempt in range(self.attempts, 0, -1):
             files = Files(self.store, self.sweep_folder.attempt(self.id, attempt))
             source = files.source(self.sweep_folder.log(self.id, attempt))
@@ -339,9 +338,8 @@ class RecordedRun(ABC):
         return pandas.DataFrame(records, columns=keys)
 
     def plot(self, *keys: str) -> Any:
-        """Return a plotly figure of metrics by step; without `keys`, of the run's metric. Raises
-        `UsageError` if a metric was not recorded, or if there are no `keys` and the run has no
-        metric."""
+        """Return a plotly figure of metrics by step. Without `keys`, the figure shows the run's own
+        metric. Raises `UsageError` if the run has no metric, or if a metric was not recorded."""
         import plotly.graph_objects as go  # pyright: ignore[reportMissingTypeStubs]
 
         wanted = keys or ((self.metric["name"],) if self.metric is not None else ())
@@ -376,7 +374,7 @@ class RecordedRun(ABC):
 
 
 def missing_text(metric: str, value: Judged) -> str:
-    """Return a warning that the value is not from the end of the run."""
+    """Return a warning that the last rows of a run have no value of the metric."""
     rows = f"last {value.missing} rows have" if value.missing > 1 else "last row has"
     at = "an earlier row" if value.step is None else f"step {value.step:g}"
     return f"the {rows} no {metric}; the value is from {at}, and the run may have diverged since"

@@ -28,8 +28,8 @@ records, the key `_PARENT` has the address of the evaluated weights."""
 
 
 class Score(NamedTuple):
-    """The score of a checkpoint on a suite. `step` is None if unknown; `path` is the checkpoint's
-    address; `items` and `errors` count answers; `time` is when the suite was evaluated."""
+    """The score of a checkpoint on a suite. `step` is None if unknown. `path` is the checkpoint's
+    address. `items` and `errors` are numbers of answers. `time` is the time of the evaluation."""
 
     checkpoint: str
     step: float | None
@@ -69,14 +69,14 @@ def suite_of(key: str) -> str | None:
 
 
 def item_keys(key: str) -> list[str]:
-    """Return the names of metrics that may count the items of a score."""
+    """Return the names of metrics that may contain the number of items behind a score."""
     return [f"{key.removesuffix('score')}{name}" for name in _ITEMS]
 
 
 def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str]) -> list[Score]:
-    """Return the scores of a run's checkpoints: the `points` that the run recorded as metrics, and
-    the evaluations stored among `paths`. For the same checkpoint and suite, a stored score replaces
-    a recorded one, and a later evaluation replaces an earlier one."""
+    """Return the scores of a run's checkpoints, from the recorded `points` and from the evaluations
+    stored in `paths`. For each checkpoint and suite, a stored evaluation replaces a point, and a
+    later evaluation replaces an earlier one."""
     if run.evaluation is not None:  # the metrics repeat the stored evaluation
         points = []
     listed = set(paths)
@@ -91,7 +91,7 @@ def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str])
 
 
 def merged(scores: Iterable[Score]) -> list[Score]:
-    """Return the last score of each checkpoint and suite, in the order of the checkpoints."""
+    """Return the last score of each checkpoint and suite, sorted by checkpoint."""
     last = {(score.place, score.path, score.suite): score for score in scores}
     return sorted(last.values(), key=lambda score: score.place)
 
@@ -127,9 +127,8 @@ def _stored(
     evaluations: Mapping[str, Sequence[str]],
     records: Sequence[Mapping[str, object]],
 ) -> list[Score]:
-    """Return the scores in the folders of evaluations. An evaluation without `metadata.json`
-    (tinker-cookbook's runner writes none if a program calls it directly) is named after its
-    folder."""
+    """Return the scores in the folders of evaluations. If an evaluation has no `metadata.json`, its
+    checkpoint is named after the folder (`LAST` for the run's own folder)."""
     by_name: dict[str | None, Mapping[str, object]] = {}
     for record in records:
         names = (_text(record.get(key)) for key in ("name", "sampler_path", "state_path"))
@@ -157,8 +156,7 @@ def _stored(
 
 
 def _evaluations(paths: Collection[str]) -> dict[str, list[str]]:
-    """Return the folders of evaluations, with the names of the suites that have results in each
-    folder."""
+    """Return the suites that have results, by the folder of the evaluation."""
     folders: dict[str, list[str]] = {}
     for path in sorted(paths):
         folder, _, name = path.rpartition("/")
@@ -179,7 +177,7 @@ def _text(value: object) -> str | None:
 
 
 def read_document(run: "RecordedRun", path: str) -> dict[str, object]:
-    """Read a JSON object. Empty for anything else, such as a file that is being written."""
+    """Read a JSON object. Return an empty dict for a missing file or anything else."""
     try:
         document = decode(run.store.read(path))
     except (NotFound, ValueError):
@@ -223,8 +221,8 @@ def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Serie
 
 
 def _distinguished(scores: Sequence[Score]) -> list[Score]:
-    """Return the last score of each checkpoint and suite. If checkpoints of several training runs
-    share a name, such as `final`, each checkpoint's address is added to its name."""
+    """Return the last score of each checkpoint and suite. If checkpoints with different addresses
+    share a name, such as `final`, add the address to each name."""
     last = merged(sorted(scores, key=lambda score: score.time or ""))
     paths: dict[str, set[str | None]] = {}
     for score in last:
