@@ -112,9 +112,11 @@ demo: install tmux ## run a real sweep on this machine, and write its report
 	@echo "to type 'sweeper' yourself: source $(VENV)/bin/activate"
 
 # A part that uses one processor runs beside another part.
-test: dev tmux ## lint, check types, and run the tests that must pass before each commit
-	@$(MAKE) --no-print-directory --jobs 2 lint types unit
-	@$(MAKE) --no-print-directory e2e
+# The unit tests keep all processors busy. The tests of the whole program often wait, so pyright runs
+# beside them.
+test: dev tmux bubblewrap ## lint, check types, and run the tests that must pass before each commit
+	@$(MAKE) --no-print-directory lint unit
+	@$(MAKE) --no-print-directory --jobs 2 types e2e
 
 test-all: dev tmux ## run the other tests that must pass on main: other backends, browsers, S3, long kills
 	@$(MAKE) --no-print-directory slow kills

@@ -19,7 +19,7 @@ from sweeper.results.step_times import StepTimes, of_rows
 
 # fmt: off
 _LONGEST = (
-    "readme", "launch", "steering", "report_pages", "logs", "grid_language", "mcp", "recipe_rl",
+    "readme", "launch", "steering", "logs", "grid_language", "stacks", "mcp", "recipe_rl",
     "engine_sdk", "recipe_sft", "init", "pipeline", "data", "fork_client",
     "engine_lifecycle", "worker_trouble", "notify", "bootstrap_run", "engine_calls", "tui_app",
 )
@@ -29,7 +29,7 @@ _SLOW = (
     "elsewhere", "remote", "aws_batch", "slurm", "watch",
     "bare_jobs", "quickstart_elsewhere", "doctor_try", "places_elsewhere", "costs", "executed",
     "places", "somebody_elses_sweep", "alarms", "recipe_terminal", "recipe_wandb", "sessions",
-    "recipe_eval", "weights", "report_blocks",
+    "recipe_eval", "weights", "report_blocks", "report_pages",
     "recipe_reward", "report_browser", "own_programs", "recipe_distill", "report_commands",
     "outside", "grpo_grid", "recipe_dpo", "surroundings", "windows", "report_files",
     "recipe_wandb_online", "matrix", "terminal_killed", "skill", "engine_limits", "fuzz",
@@ -50,9 +50,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     lost = [name for name in (*_SLOW, *_LONGEST) if not (here / f"test_{name}.py").exists()]
     assert not lost, f"named in {__file__}, and not there: {', '.join(lost)}"
     order = {name: place for place, name in enumerate((*_SLOW, *_LONGEST))}
-    items.sort(key=lambda item: order.get(_subject(item), len(order)))
-    for item in items:
-        if _subject(item) in _SLOW and item.path.parent == here:
+    ours = {item: _subject(item) for item in items if item.path.parent == here}
+    items.sort(key=lambda item: order.get(ours.get(item, ""), len(order)))
+    for item, subject in ours.items():
+        if subject in _SLOW:
             item.add_marker(pytest.mark.slow)
 
 

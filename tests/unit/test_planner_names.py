@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sweeper.grid.naming import key_labels, value_labels
@@ -241,6 +241,10 @@ samples = st.fixed_dictionaries(
     st.lists(conditions, max_size=2),
     st.none() | samples,
 )
+@example({}, {"a": "${a}"}, [], [], None)
+@example({}, {"a": "${:}"}, [], [], None)
+@example({}, {"a": "${b}"}, [], [], None)
+@example({}, {"a": "\0"}, [], [], None)
 def test_names_of_any_grid_are_distinct_and_safe(axes, base, include, when, random):
     from sweeper.errors import GridError
 
@@ -251,7 +255,7 @@ def test_names_of_any_grid_are_distinct_and_safe(axes, base, include, when, rand
     except GridError as error:
         allowed = ("twice", "is not a reference", "U+0000", "set by sweeper", "given by seeds",
                    "an axis already", "the same configuration", "overlap", "the grid gives no",
-                   "a circle", "names no key", "apply to the same cells",
+                   "form a cycle", "neither a key nor", "names no key", "apply to the same cells",
                    "by a later entry")  # fmt: skip
         assert all(any(word in line for word in allowed) for line in error.problems)
         return
