@@ -236,14 +236,14 @@ def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | 
     they must be equal in number. Each line must also begin and end with a brace. No object can then
     continue on the next line, because `}` followed by `{` without a comma is not JSON.
     """
-    lines = data.count(b"\n")
-    if not (data.startswith(b"{") and data.endswith(b"}\n") and data.count(b"}\n{") == lines - 1):
+    starts = _line_starts(data)
+    if not starts:
         return None
     try:
         rows: list[T] = decoder.decode_lines(data)  # pyright: ignore[reportAssignmentType]
     except (ValueError, RecursionError):
         return None
-    return rows if len(rows) == lines else None
+    return rows if len(rows) == len(starts) else None
 
 
 def _line_starts(data: bytes) -> list[int]:
