@@ -37,7 +37,9 @@ def find_grid(folder: str, name: str) -> str:
             return path
         at = os.path.realpath(os.path.join(os.path.dirname(at), above))
         if not at.startswith(top + os.sep):
-            raise UsageError(f"{name}: extends a file outside the grids folder")
+            raise UsageError(
+                f"{name}: `extends` names a file outside the grids folder: copy that file into it"
+            )
     return path
 
 

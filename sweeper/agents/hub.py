@@ -96,7 +96,9 @@ def read_rows(name: str, config: str, split: str, offset: int, count: int) -> Ro
 def _addresses() -> tuple[str, str]:
     """Return the addresses of the hub and of its dataset viewer. Raises `EnvironmentFailure`."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
-        raise EnvironmentFailure("HF_HUB_OFFLINE is set: only local datasets can be read")
+        raise EnvironmentFailure(
+            "HF_HUB_OFFLINE is set, so only local datasets can be read: unset it to use the hub"
+        )
     hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or _HUB
     if urlsplit(hub).scheme not in ("http", "https"):
         raise EnvironmentFailure(f"HF_ENDPOINT is {hub}: it must begin with https://")
@@ -122,7 +124,7 @@ def _ask(address: str, path: str, **query: str) -> object:
         error.close()
         if error.code in (401, 404):
             raise NotFound(
-                f"{address} has no dataset {dataset!r}, or lacks these rows: search for the "
+                f"{address} has no dataset {dataset!r}, or not the requested rows: search for the "
                 "dataset's name, or set HF_TOKEN for a private dataset"
             ) from error
         raise EnvironmentFailure(

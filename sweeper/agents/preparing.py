@@ -144,7 +144,7 @@ class Preparing:
         grids = self._workspace.grids
         if not request.name:
             if request.save:
-                raise UsageError("save: give the `name` of the dataset")
+                raise UsageError("`save` also needs the dataset's `name`")
             if request.place == "hub":
                 return {"datasets": hub.search_hub(request.search, MOST)}
             return {"datasets": local_data.search_local(grids, request.search)[:MOST]}
@@ -152,7 +152,7 @@ class Preparing:
             described: dict[str, object] = {"configs": hub.describe(request.name)}
             if not (request.config and request.split):
                 if request.save:
-                    raise UsageError("save: give the dataset's `config` and `split`")
+                    raise UsageError("`save` also needs the dataset's `config` and `split`")
                 return {"name": request.name, **described}
             read = hub.read_rows(
                 request.name, request.config, request.split, request.offset, request.rows
@@ -207,7 +207,7 @@ class Preparing:
         ranking, deviation = noise_of_sweep(self._workspace.registry, sweep, metric)
         if deviation is None:
             raise UsageError(
-                f"{sweep}: no cell has two seeds with a value, so the noise is unknown"
+                f"{sweep}: the noise is unknown, because no cell has values from two seeds"
             )
         leads = [lead_text(ranking, deviation * lead_found(cells, seeds)) for seeds in SEEDS]
         by_seeds = [row | {"difference": text} for row, text in zip(table, leads, strict=True)]

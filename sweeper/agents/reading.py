@@ -33,7 +33,8 @@ def check_claim(
     comparison = analysis.versus(registry, better, worse, metric=metric)
     if len(comparison.rows) != 1:
         raise UsageError(
-            "these cells cannot be compared: one has no run with a value, or is not a single cell"
+            "these cells cannot be compared: name two single cells that each have a run with a "
+            "value"
         )
     row, minimize = comparison.rows[0], comparison.metric.goal == "minimize"
     a, b = row.a.summary, row.b.summary

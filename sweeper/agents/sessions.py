@@ -112,8 +112,8 @@ class Sessions:
             raise UsageError(f"{spec.name!r} is not a valid name: use a-z, digits, '.', '_', '-'")
         if self._store.is_remote:
             raise UsageError(
-                "sessions need a root on this machine: `sweeper agent mcp --root sweeps` (their "
-                "records can be copied elsewhere)"
+                "sessions need a store on this machine: start the server with a local folder, as "
+                "in `sweeper agent mcp --root sweeps`"
             )
         before = self._recorded(f"agent-{spec.name}")
         created: list[str] = []  # files that the plan reads
@@ -220,13 +220,13 @@ class Sessions:
             why = f": {quoted(now.run.explained)}" if now.run.explained else ""
             raise UsageError(
                 f"the session {session.name} has ended: {now.run.state.value}{why}. To continue, "
-                f"begin another session (other name or seed) from a checkpoint of this session"
+                f"begin a session with another name or seed from one of this session's checkpoints"
             )
         if (held := self._held_reason(now)) is not None:
             raise UsageError(
-                f"{now.name} is held: {quoted(held)}. To continue, call init_{now.kind} again with "
-                "the same arguments and the additional tokens, usd or hours that it may use; the "
-                "session then executes the waiting order"
+                f"{now.name} is held and executes no orders: {quoted(held)}. To continue, call "
+                f"init_{now.kind} again with the same arguments and with additional tokens, usd or "
+                "hours; the session then executes the order that waits"
             )
         folder = SweepFolder(self._store, now.run.sweep)
         if not read_status(Sweep(folder)).launcher:
@@ -308,8 +308,8 @@ def _try_out(grading: Grading) -> None:
     scores = {score for *_, score in grading.examples}
     if len(scores) < 2:
         raise UsageError(
-            "examples: give two or more calls (question, response, answer, score) with different "
-            "scores: a grader that always returns the same score teaches nothing"
+            "examples: give at least two examples with different scores: a grader that always "
+            "returns the same score teaches nothing"
         )
     with tempfile.TemporaryDirectory(prefix="sweeper-grader-") as folder:
         path = os.path.join(folder, "grader.py")

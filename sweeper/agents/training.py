@@ -244,7 +244,10 @@ class Training:
     ) -> dict[str, object]:
         """Save the weights of a session under a name, to `load` or `start_from` them later."""
         if name == "final":
-            raise UsageError("`finish` makes the checkpoint `final`: choose another name")
+            raise UsageError(
+                "the name `final` is reserved for the checkpoint that `finish` saves: choose "
+                "another name"
+            )
         return await self._do(ctx, session, {"kind": "save", "name": name}, seconds, busy_seconds)
 
     async def load(

@@ -65,7 +65,8 @@ class Workspace:
         if not allowance.of_sweep(self.store, allowance.entries(self.store), sweep):
             self.registry.sweep(sweep)
             raise UsageError(
-                f"{sweep} was launched by a person: ask them (you can change only sweeps of agents)"
+                f"{sweep} was launched by a person, and you can change only sweeps that agents "
+                "launched: ask this person"
             )
 
     def preview(self, grid: str, overrides: Sequence[str], *, again: bool) -> GridPreview:
@@ -95,8 +96,8 @@ class Workspace:
         plan = preview.launch.plan
         if not self.limits.allows_any:
             raise UsageError(
-                "nothing may be launched: this server was started without --budget (runs, tokens, "
-                "usd, hours)"
+                "nothing may be launched: this server was started without --budget. Ask for a "
+                "server with a budget, such as --budget runs=50,usd=20"
             )
         folder = SweepFolder(self.store, plan.name)
         with self._lock:
@@ -163,7 +164,10 @@ class Workspace:
 
         self.require_ours(sweep)
         if not self.limits.allows_any:
-            raise UsageError("nothing may be started: this server was started without --budget")
+            raise UsageError(
+                "nothing may be started: this server was started without --budget. Ask for a "
+                "server with a budget, such as --budget runs=50,usd=20"
+            )
         opened = Registry(self.root).sweep(sweep)  # a snapshot would not show changes
         chosen = [run.id for run in to_retry(opened, runs)]
         with self._lock:
@@ -197,7 +201,8 @@ class Workspace:
             if most - now[name] > left[name]:
                 raise UsageError(
                     f"{sweep} may still use {most - now[name]:g} {name} of its own budget, but "
-                    f"only {left[name]:g} are left of yours: launch the failed runs in another grid"
+                    f"only {left[name]:g} {name} are left of this server's budget: launch the "
+                    "failed runs in another grid"
                 )
 
     def _caps(
@@ -229,8 +234,9 @@ class Workspace:
         for name in ("tokens", "usd"):
             if name in left and new and preview.launch.plan.has_commands:
                 raise UsageError(
-                    f"this server's budget limits {name}, but commands do not always record what "
-                    f"they use: launch a recipe, or ask for a server with --budget runs=N,hours=H"
+                    f"this server's budget limits {name}, but runs that execute a command do not "
+                    f"always record their {name}: launch a recipe, or ask for a server with "
+                    "--budget runs=N,hours=H"
                 )
         guess = None if expected is None else expected.document()
         for name in ("tokens", "usd"):
@@ -238,8 +244,8 @@ class Workspace:
             expecting = likely if isinstance(likely, int | float) and new else 0.0
             if name in caps and expecting > caps[name]:
                 raise UsageError(
-                    f"this launch would use about {expecting:,.4g} {name}, more than "
-                    f"{caps[name]:g}: launch fewer or shorter runs; left of the budget: "
+                    f"this launch would use about {expecting:,.4g} {name}, more than its limit of "
+                    f"{caps[name]:g}: launch fewer or shorter runs. Left of the budget: "
                     f"{_listed(left)}"
                 )
         return caps
@@ -263,8 +269,8 @@ class Workspace:
         for name, most in self.limits._asdict().items():
             if most is not None and getattr(used, name) > most * (1 + 1e-9):
                 raise UsageError(
-                    f"this launch and one recorded at the same time exceed the limit on {name}: "
-                    "try again if enough of it is left"
+                    f"this launch and another launch at the same time would together exceed the "
+                    f"budget for {name}: try again if enough {name} are left"
                 )
 
     def _has_started(self, sweep: str) -> bool:

@@ -95,7 +95,7 @@ def _value(given: str | None, environment: Mapping[str, str]) -> str:
         return given or ""
     value = environment.get(given[1:], "")
     if not value:
-        raise Undelivered(f"the variable {given[1:]} is not set")
+        raise Undelivered(f"the environment variable {given[1:]} is not set")
     return value
 
 
@@ -132,7 +132,8 @@ def _by_command(
         if code:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _SHOWN_BYTES))
             line = last_line(output.read())
-            raise Undelivered(f"{command[0]} ended with {code}" + (f": {line}" * bool(line)))
+            ended = f"{command[0]} ended with exit code {code}"
+            raise Undelivered(ended + (f": {line}" * bool(line)))
 
 
 def _within(seconds: float, action: Callable[[], None]) -> None:

@@ -84,8 +84,8 @@ def backend_type(name: str) -> BackendType:
         ) from error
     if not isinstance(value, BackendType):
         raise UsageError(
-            f"the backend {name!r}: {target} is not a sweeper.backends.base.BackendType, "
-            "which its entry point must name"
+            f"the entry point of the backend {name!r} names {target}, which is not a "
+            "sweeper.backends.base.BackendType"
         )
     return value
 

@@ -84,7 +84,8 @@ def require_digest(image: str) -> str:
     """Return the image's address if it has a digest. Raises `LookupError` otherwise."""
     if _DIGEST not in image:
         raise LookupError(
-            f"{image} may change while a sweep runs: name it by its digest, NAME{_DIGEST}..."
+            f"the image {image} may change while a sweep runs: give its digest, as in "
+            f"NAME{_DIGEST}HEX"
         )
     return image
 

@@ -103,7 +103,7 @@ class Helper:
                     raise TimeoutError(f"no answer within {self.seconds:g} s")
                 chunk = os.read(process.stdout.fileno(), 1 << 20)
                 if not chunk:
-                    raise ConnectionError("the client process lost the connection and has ended")
+                    raise ConnectionError("the client process ended before it answered")
                 self._rest += chunk
         answer, _, self._rest = self._rest.partition(b"\n")
         return answer

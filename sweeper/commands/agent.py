@@ -30,14 +30,14 @@ def _add_mcp(verb: ArgumentParser) -> None:
     allowed.add_argument(
         "--budget",
         metavar="KEY=VALUE,...",
-        help="limit on everything that agents launch in this root: runs, tokens, usd, hours, such "
-        "as runs=50,usd=20 (default: agents may launch nothing)",
+        help="limits on all that agents launch in this store, such as runs=50,usd=20; keys: runs, "
+        "tokens, usd and hours (default: agents may launch nothing)",
     )
     shared.group(verb, "how to serve").add_argument(
         "--http",
         type=int,
         metavar="PORT",
-        help="serve on 127.0.0.1 instead of stdin and stdout; 0: any port",
+        help="serve on this port of 127.0.0.1 instead of stdin and stdout; 0: any free port",
     )
     shared.root(verb)
 
@@ -84,7 +84,7 @@ def _add_skill(verb: ArgumentParser) -> None:
         "name",
         nargs="?",
         choices=[name.partition("-")[2] for name in SKILLS],
-        help="which skill (default: print research, or install all)",
+        help="the skill (default: research; with --install all skills)",
     )
     where.add_argument(
         "--install",

@@ -56,12 +56,18 @@ def _add_start(verb: ArgumentParser) -> None:
     )
     place = shared.group(verb, "the sandbox")
     place.add_argument(
-        "--in", dest="place", choices=PLACES, default=PLACES[0], help="the kind of sandbox (podman)"
+        "--in",
+        dest="place",
+        choices=PLACES,
+        default=PLACES[0],
+        help="the kind of sandbox (default: podman)",
     )
     place.add_argument(
         "--image", help="the container image; for podman also a folder with a Linux file system"
     )
-    place.add_argument("--network", help="podman: none, host, ... (podman's default)")
+    place.add_argument(
+        "--network", help="the network of podman, such as none or host (default: podman's default)"
+    )
     place.add_argument("--memory", type=int, metavar="MIB", help="memory limit of a container")
     _add_allowance(verb)
     output = shared.group(verb, shared.OUTPUT)
@@ -75,17 +81,17 @@ def _add_allowance(verb: ArgumentParser) -> None:
         "--budget",
         default="",
         metavar="KEY=VALUE,...",
-        help="limit on everything that agents launch in this root, as for `agent mcp` (default: "
-        "agents may launch nothing)",
+        help="limits on all that agents launch in this store, as for `agent mcp` (default: agents "
+        "may launch nothing)",
     )
     allowed.add_argument(
-        "--hours", type=float, default=8.0, help="the agent ends after this many hours (8)"
+        "--hours", type=float, default=8.0, help="the agent ends after this many hours (default: 8)"
     )
     allowed.add_argument(
         "--restarts",
         type=int,
         default=2,
-        help="how many times the agent is started again after failures (2)",
+        help="how many times the agent is started again after failures (default: 2)",
     )
     allowed.add_argument(
         "--secret",
@@ -175,7 +181,7 @@ def _check(start: session.Start) -> int:
     ):
         say(f"{title:<9}{text}")
     if checked.code:
-        raise EnvironmentFailure("the check in the sandbox failed: see the line `check`")
+        raise EnvironmentFailure("the check in the sandbox failed: the line `check` has the reason")
     return 0
 
 

@@ -30,7 +30,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     compare = shared.group(verb, shared.COMPARE)
     compare.add_argument(
         "--noise",
-        help="how the noise between seeds is estimated: auto, pooled, own, or from=SWEEP,... to "
+        help="how the noise between seeds is estimated: auto, pooled, own, or from=SWEEP,SWEEP to "
         "include earlier sweeps (default: the grid's)",
     )
     compare.add_argument(
@@ -44,8 +44,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         metavar="SETTING,...",
         action=_OneSetting,
         help="compare within each value of a setting, such as each model, or within each "
-        "combination of several (default: the grid's, or a setting that changes which value of "
-        "another setting is best)",
+        "combination of several (default: the grid's; if the grid has none, a setting on which the "
+        "best value of another setting depends)",
     )
     _add_output_arguments(verb)
     shared.roots(verb)
@@ -73,8 +73,8 @@ def _add_output_arguments(verb: ArgumentParser) -> None:
     report.add_argument(
         "--notes",
         metavar="FOLDER",
-        help="write the results to SWEEP.md in this folder, where you can add notes, and check the "
-        "criterion in the folder's plan.md (default: notes/, if it exists)",
+        help="write the results to SWEEP.md in this folder, and judge the criterion in the "
+        "folder's plan.md (default: notes/, if it exists)",
     )
     report.add_argument(
         "--prices", help="dollars per million tokens: train=0.4,sample=0.8,prefill=0.1"
@@ -207,11 +207,10 @@ def _print_power(report: "Report") -> None:
     """Print the smallest lead that can be detected with each number of seeds per cell."""
     rows = report.document["verdict"]["power"]
     if not rows:
-        print("The noise between seeds is not known, so no number of seeds can be judged.\n")
+        print("The noise between seeds is unknown, so the smallest leads cannot be computed.\n")
         return
     print(
-        "The smallest lead at which 4 of 5 sweeps name the best cell alone, with this noise and "
-        "this number of cells:"
+        "The smallest lead with which 4 of 5 such sweeps would tell the best cell from all others:"
     )
     print_table(["seeds", "lead"], [[row["seeds"], row["text"]] for row in rows])
     print()
@@ -232,4 +231,4 @@ def _print(arguments: Namespace, report: "Report", notebook: "WrittenNotes | Non
             say(f"notes: {notebook.path}")
     say(f"report: {report.html_path}")
     if "://" in report.html_path:
-        say("a browser cannot open this address: write the report to a folder with --out FOLDER")
+        say("to open the report in a browser, write it to a local folder with --out FOLDER")

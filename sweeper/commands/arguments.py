@@ -182,8 +182,8 @@ def wait(verb: ArgumentParser) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="log details of the launcher, which `sweeper logs --launcher` shows; with --wait "
-        "also print them",
+        help="write more details to the launcher's log, which `sweeper logs --launcher` prints; "
+        "with --wait also print the details",
     )
 
 

@@ -18,7 +18,12 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.judge(verb)
     shared.roots(verb)
     shared.group(verb, shared.OUTPUT).add_argument(
-        "-n", "--limit", type=int, default=5, metavar="N", help="how many cells (5); 0: all"
+        "-n",
+        "--limit",
+        type=int,
+        default=5,
+        metavar="N",
+        help="how many cells (default: 5; 0: all)",
     )
     shared.json(verb)
 
@@ -56,7 +61,7 @@ def run(arguments: Namespace) -> int:
     print()
     say(f"{best_cells.judged_by} ({better} is better){more}: {best_cells.label}")
     for difference in best_cells.differences:
-        say(f"these runs differ in {difference}")
+        say(f"the compared runs have {difference}")
     return tell_problems(registry.problems)
 
 

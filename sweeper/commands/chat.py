@@ -46,12 +46,14 @@ def _add_endpoint(verb: ArgumentParser) -> None:
 
 def _add_sampling(verb: ArgumentParser) -> None:
     how = shared.group(verb, "how to answer")
-    how.add_argument("--max-tokens", type=int, default=512, help="longest answer (512)")
+    how.add_argument(
+        "--max-tokens", type=int, default=512, help="longest answer in tokens (default: 512)"
+    )
     how.add_argument(
         "--temperature",
         type=float,
         default=1.0,
-        help="sampling temperature (1); 0 takes the likeliest token",
+        help="sampling temperature (default: 1); 0 takes the likeliest token",
     )
 
 

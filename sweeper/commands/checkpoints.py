@@ -39,8 +39,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--keep",
         default="",
         metavar="best,final",
-        help="with --delete or --ttl: keep each run's best checkpoint (by the metric) or its "
-        "final checkpoint",
+        help="checkpoints of each run that --delete and --ttl do not change: best (by the metric), "
+        "final, or best,final",
     )
     shared.flag(delete, "--yes", "do not ask")
     shared.root(verb)
@@ -141,8 +141,8 @@ def _act(service: Service, targets: Sequence[Kept], arguments: Namespace, ttl: i
     finally:
         if done < len(targets):
             warn(
-                f"{len(targets) - done} checkpoints were not changed: they were already deleted, "
-                "or this command was interrupted"
+                f"{plural(len(targets) - done, 'checkpoint')} not changed: already deleted, or "
+                "this command was interrupted"
             )
     outcome = "deleted" if arguments.delete else f"to be deleted {when}"
     say(f"{plural(done, 'checkpoint')} {outcome}")

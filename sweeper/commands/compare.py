@@ -266,15 +266,15 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--checkpoints",
         nargs="+",
         metavar="CHECKPOINT",
-        help="runs, folders of runs, tinker:// addresses, or base; the others are compared with "
-        "the first",
+        help="two or more of: a run, a folder of a run, a tinker:// address, base; each one is "
+        "compared with the first",
     )
     checkpoints.add_argument("--model", help="the model that `base` stands for")
     checkpoints.add_argument(
         "--prompts", metavar="FILE", help="JSONL of prompts, in the format of the eval recipe"
     )
     checkpoints.add_argument(
-        "--grader", help="the grader for prompts that do not name a grader (exact)"
+        "--grader", help="the grader for prompts that do not name a grader (default: exact)"
     )
     checkpoints.add_argument(
         "-n",
@@ -282,19 +282,27 @@ def add_arguments(verb: ArgumentParser) -> None:
         type=int,
         default=10,
         metavar="N",
-        help="how many items of each kind (10); 0: all",
+        help="how many items to show in each list (default: 10; 0: all)",
     )
     shared.flag(checkpoints, "--full", "show all prompts, not only those that differ")
     checkpoints.add_argument("--out", metavar="FILE", help="also write an HTML page")
     sampling = shared.group(verb, "how to sample from checkpoints")
     sampling.add_argument(
-        "--samples", type=int, default=1, metavar="N", help="answers to each prompt (1)"
+        "--samples", type=int, default=1, metavar="N", help="answers to each prompt (default: 1)"
     )
     sampling.add_argument(
-        "--temperature", type=float, default=0.0, metavar="T", help="sampling temperature (0)"
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="sampling temperature (default: 0)",
     )
     sampling.add_argument(
-        "--max-tokens", type=int, default=64, metavar="N", help="longest answer in tokens (64)"
+        "--max-tokens",
+        type=int,
+        default=64,
+        metavar="N",
+        help="longest answer in tokens (default: 64)",
     )
     shared.roots(verb)
     shared.json(verb)

@@ -109,8 +109,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--by",
         metavar="KEY,...",
         default=_CELL,
-        help="what each line shows (cell): run, cell, day, model, stage, a setting, or a "
-        "combination of several; chain: a run together with all runs that it continues from",
+        help="what each line shows: run, cell, day, model, stage, a setting, or several of them, "
+        "as in model,day; or chain: a run and all runs that it continues from (default: cell)",
     )
     shared.flag(lines, "--billing", "also show what the service has billed, by run or cell")
     _add_prices(verb)
@@ -235,8 +235,8 @@ def _add_prices(verb: ArgumentParser) -> None:
     table.add_argument(
         "--refresh",
         metavar="FILE|URL",
-        help="use this table from now on, in the format of Tinker's models.json; newer prices in "
-        "sweeper take precedence",
+        help="from now on use this price table, in the format of Tinker's models.json, except "
+        "where sweeper's own table has a newer price",
     )
     shared.flag(table, "--reset", "use the package's own table again")
 
@@ -271,7 +271,7 @@ def _show_prices(arguments: Namespace) -> int:
     print(f"\ndollars per million tokens; source: {loaded.source}")
     if loaded.storage_gb_month is not None:
         print(f"checkpoints: {loaded.storage_gb_month:g} dollars per GB and month")
-    print(f"price table: {loaded.path} (models that are not in it have no known price)")
+    print(f"price table: {loaded.path} (other models have no known price)")
     return 0
 
 

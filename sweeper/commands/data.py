@@ -42,7 +42,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     options.add_argument("--run", metavar="NAME", help="with a grid: this run (default: the first)")
     options.add_argument(
-        "-n", "--examples", type=int, default=5, metavar="N", help="how many examples (5)"
+        "-n", "--examples", type=int, default=5, metavar="N", help="how many examples (default: 5)"
     )
     options.add_argument(
         "--checkpoint",
@@ -133,8 +133,8 @@ def _planned(arguments: Namespace) -> tuple[Plan, Run]:
     run = open_registry(arguments, snapshot=True).run(arguments.of)
     if not isinstance(run, SweepRun):
         raise UsageError(
-            f"{run.sweep}/{run.name}: cannot show its examples: no sweep started this run and "
-            "recorded its recipe"
+            f"cannot show examples of {run.sweep}/{run.name}: the run was not started by a sweep, "
+            "so its recipe is unknown"
         )
     from sweeper.sweep.trust import require
 

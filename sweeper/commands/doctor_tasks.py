@@ -28,18 +28,20 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="tasks of this dataset in a registry; FOLDER is a checkout of the registry",
     )
     options.add_argument(
-        "--registry", metavar="FILE", help="the registry's file (FOLDER/registry.json)"
+        "--registry", metavar="FILE", help="the registry's file (default: FOLDER/registry.json)"
     )
-    how = shared.group(verb, "how to try them")
+    how = shared.group(verb, "how to try the tasks")
     how.add_argument(
         "--environment",
         default="bubblewrap",
         metavar="KIND",
-        help=f"the environment to try them in: {', '.join(KINDS)} (bubblewrap)",
+        help=f"the environment in which to try the tasks: {', '.join(KINDS)} (default: bubblewrap)",
     )
     shared.flag(how, "--unsafe", "allow an environment without isolation")
     shared.flag(how, "--read-only", "only read the tasks, do not try them")
-    how.add_argument("--at-once", type=int, default=2, metavar="N", help="environments at once (2)")
+    how.add_argument(
+        "--at-once", type=int, default=2, metavar="N", help="environments at once (default: 2)"
+    )
     shared.json(verb)
 
 

@@ -83,7 +83,9 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
             try:
                 trial.remove()
             except SweeperError as failure:
-                raise EnvironmentFailure(f"{error}; the test was not removed: {failure}") from error
+                raise EnvironmentFailure(
+                    f"{error}; also, the test's files and job were not removed: {failure}"
+                ) from error
             raise
         except BaseException:  # such as an interrupt
             trial.remove()

@@ -56,14 +56,14 @@ def add_arguments(verb: ArgumentParser) -> None:
     options.add_argument(
         "--format",
         choices=("csv", "parquet", "wandb", "trace"),
-        help="the format (default: by the suffix of --out; csv without --out); trace: the attempts "
-        "on a time axis, for Perfetto",
+        help="the format (default: by the suffix of --out, else csv); trace: the attempts on a "
+        "time axis, for Perfetto",
     )
     options.add_argument(
         "--table",
         choices=("metrics", "runs", "rollouts", "checkpoints", "items", "scores"),
         default="metrics",
-        help="the table to write as CSV or Parquet (metrics)",
+        help="the table to write as CSV or Parquet (default: metrics)",
     )
     shared.flag(
         options,
@@ -73,10 +73,10 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     options.add_argument(
         "--out",
-        help="the file to write (default, and -: standard output); for wandb the folder of its "
-        "files",
+        help="the file to write, or - for standard output (default: -); with --format wandb, the "
+        "folder to write",
     )
-    options.add_argument("--project", default="sweeper", help="the W&B project (sweeper)")
+    options.add_argument("--project", default="sweeper", help="the W&B project (default: sweeper)")
     shared.roots(verb)
     shared.json(verb)
 

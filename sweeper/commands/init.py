@@ -223,7 +223,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "recipe",
         nargs="?",
         metavar="RECIPE",
-        help="a short name, module, module:Class or file.py, or any script (default: sft)",
+        help="a recipe's short name, module, module:Class or file.py, or any script (default: sft)",
     )
     recipe.add_argument(
         "--from",

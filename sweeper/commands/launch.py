@@ -202,6 +202,6 @@ def _tell_other_code(planned: "Plan", root: str) -> None:
     chosen = [] if count == len(over) else ["--where", f'code != "{now}"']
     again = hint("retry", planned.name, "--state", "succeeded", *chosen, root=root)
     warn(
-        f"{plural(count, 'run')} succeeded with other {code_changes[0].title} than now; to start "
-        f"{'it' if count == 1 else 'them'} again, use `{again}`"
+        f"{plural(count, 'run')} succeeded, but with a different version of the "
+        f"{code_changes[0].title}; to start {'it' if count == 1 else 'them'} again, use `{again}`"
     )

@@ -130,7 +130,7 @@ class _Reader:
         running."""
         self._refresh()
         if not self._tails:
-            warn(f"{self._no_match()}{': waiting for one' * self._at_work()}")
+            warn(f"{self._no_match()}{': waiting for such a run' * self._at_work()}")
         if self._arguments.lines is not None:
             files = self._files()
             for tail in self._tails.values():

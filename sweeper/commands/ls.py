@@ -46,9 +46,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     table.add_argument(
         "--by",
         metavar="KEY,...",
-        help="print a table of states and best values, with a row for each value of this key (or "
-        "combination of several) and a column for each stage; with the key checkpoint or "
-        "suite, a table of scores with a column for each suite",
+        help="print a table with a row for each value of this key, or each combination of several: "
+        "the states and the best value of each stage; with the key checkpoint or suite, the scores "
+        "of each suite",
     )
     shared.flag(
         table,
@@ -155,7 +155,7 @@ def _print_notes(runs: list[RecordedRun]) -> None:
     for name in dict.fromkeys(unseeded):
         say(f"{name}: no seeds are set: replicates differ only by the program's own randomness")
     if any(run.metric is not None and run.metric.get("at") == "auto" for run in runs):
-        say(f"value: {value_text('auto')}; `sweeper best SWEEP` uses the value of the report")
+        say(f"value: {value_text('auto')}; `sweeper best SWEEP` uses the same values as the report")
 
 
 def _ordered(

@@ -87,7 +87,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     where.add_argument(
         "--iteration", type=int, metavar="N", help="samples of this iteration; -1: the last"
     )
-    where.add_argument("--name", help="samples in files with this name: train, eval_test, ...")
+    where.add_argument("--name", help="samples in files with this name, such as train or eval_test")
     where.add_argument("--group", type=int, metavar="N", help="samples of this group")
     where.add_argument(
         "--task", metavar="TAG", help="samples with this tag, such as the name of a task"
@@ -118,10 +118,17 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="write all chosen samples as JSON, a line for each turn (-: standard output)",
     )
     output.add_argument(
-        "--otlp", metavar="URL", help="send them to an OpenTelemetry collector (http://HOST:4318)"
+        "--otlp",
+        metavar="URL",
+        help="send all chosen samples to an OpenTelemetry collector, such as http://HOST:4318",
     )
     output.add_argument(
-        "-n", "--limit", type=int, default=20, metavar="N", help="how many (20); 0: all"
+        "-n",
+        "--limit",
+        type=int,
+        default=20,
+        metavar="N",
+        help="how many to show (default: 20; 0: all)",
     )
     output.add_argument(
         "--page", type=int, default=1, metavar="N", help="page number, starting at 1"

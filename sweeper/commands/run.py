@@ -30,8 +30,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="key=value",
-        help="settings before the --, such as launch.retries=2, or seeds=3 with {seed} in the "
-        "command",
+        help="a setting, written before the `--`: launch.retries=2, for example, or seeds=3 with "
+        "{seed} in the command",
     )
     options.add_argument(
         "--each",

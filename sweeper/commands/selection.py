@@ -170,6 +170,7 @@ def run_of(registry: Registry, name: str) -> SweepRun:
     run = registry.run(name)
     if not isinstance(run, SweepRun):
         raise UsageError(
-            f"{run.sweep}/{run.name} belongs to no sweep, so the service of its weights is unknown"
+            f"{run.sweep}/{run.name} belongs to no sweep, so it is unknown which service has its "
+            "weights: name a run of a sweep"
         )
     return run

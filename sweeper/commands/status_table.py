@@ -128,14 +128,14 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
         say(f"the launcher waits: {seen.unreachable}")
     if seen.limit is not None:
         most = sweep.plan.launch.max_parallel
-        say(f"at most {seen.limit} at once, not {most}: {seen.limit_why}")
+        say(f"at most {plural(seen.limit, 'job')} at once, not {most}: {seen.limit_why}")
     for line in seen.waits:
         say(line)
     if (costs := _costs(seen)) is not None:
         say(
             f"{costs}"
             if seen.finished or seen.launcher
-            else f"{costs} (when the last launcher ended)"
+            else f"{costs} (counted until the last launcher ended)"
         )
     if seen.held:
         say(f"held: {seen.held}")

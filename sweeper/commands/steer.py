@@ -86,7 +86,7 @@ def _parallel(arguments: Namespace) -> int:
     if arguments.json:
         return print_steered(done, jobs=arguments.jobs)
     when = "" if done.launcher else "; no launcher is running: the next launcher uses this limit"
-    say(f"{done.sweep}: at most {arguments.jobs} at once{when}")
+    say(f"{done.sweep}: at most {plural(arguments.jobs, 'job')} at once{when}")
     return 0
 
 

@@ -68,7 +68,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         "also remove rollouts and transcripts that a later attempt of the run wrote again",
     )
     remove.add_argument(
-        "--days", type=float, default=7.0, help="keep files used in the last DAYS days (7)"
+        "--days", type=float, default=7.0, help="keep files used in the last DAYS days (default: 7)"
     )
     shared.root(verb)
     shared.json(verb)
@@ -103,14 +103,14 @@ def run(arguments: Namespace) -> int:
         return print_json_answer({"schema": 1, **document, "away": away}, problems)
     for place in away:
         warn(
-            f"{place['path']}: kept, because its runs' folder {place['folder']} is missing or "
-            "cannot be read: remove this file if the runs are gone"
+            f"{place['path']}: kept, because the folder of the runs, {place['folder']}, is missing "
+            "or cannot be read; if the runs are gone, remove the kept file yourself"
         )
     for spool in unsynced:
         warn(
-            f"{spool['path']}: kept, because files of {spool['attempts']} dead workers are not in "
-            f"{spool['root']} yet: upload them with "
-            f"`{hint('store sync', str(spool['sweep']), root=str(spool['root']))}`"
+            f"{spool['path']}: kept, because some files of dead workers (attempts: "
+            f"{spool['attempts']}) are not yet in {spool['root']}: "
+            f"`{hint('store sync', str(spool['sweep']), root=str(spool['root']))}` uploads them"
         )
     if shown:
         print_table(("path", "why", "bytes"), shown)
@@ -410,7 +410,7 @@ def _released(removed: Sequence[Waste]) -> list[Waste]:
         try:
             release(records)
         except EnvironmentFailure as error:
-            warn(f"{error}: kept {plural(len(records), 'record')} of its jobs")
+            warn(f"{error}: kept {plural(len(records), 'job record')}")
             kept.update(records)
     return [waste for waste in removed if waste.path not in kept]
 

@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         return print_json({"schema": SCHEMA, "sweeps": done}) or code
     for row in done:
-        say(f"{row['root']}/{row['sweep']}: {row['attempts']} attempts uploaded to the store")
+        say(f"{row['root']}/{row['sweep']}: uploaded to the store (attempts: {row['attempts']})")
     if not done:
         say("nothing to upload")
     return code

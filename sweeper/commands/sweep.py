@@ -30,7 +30,7 @@ def _archive(arguments: Namespace) -> int:
     for name, did in changed.items():
         shown = "archived: hidden from lists, still found by name"
         message = shown if on else "shown in lists again"
-        say(f"{name}: {message}" if did else f"{name}: was {'' if on else 'not '}archived before")
+        say(f"{name}: {message}" if did else f"{name}: was {'already' if on else 'not'} archived")
     return 0
 
 

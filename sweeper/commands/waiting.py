@@ -136,7 +136,10 @@ def follow(plan: "Plan", root: str, *, plain: bool) -> int:
         if status.at_work and not closed:
             raise KeyboardInterrupt
         if status.at_work:
-            warn("the view is closed: waiting for the sweep to end; Ctrl-C only stops the waiting")
+            warn(
+                "the view is closed, and this command waits until the sweep ends; Ctrl-C stops "
+                "only this command"
+            )
             status = wait(plan.name, root=root)
     except KeyboardInterrupt:
         warn("interrupted: the running launcher continues")

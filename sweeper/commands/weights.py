@@ -31,8 +31,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--format",
         choices=("adapter", "peft", "merged"),
         default="adapter",
-        help="the service's adapter (default), a PEFT adapter for serving, or the whole model "
-        "with the adapter merged; the last two need tinker-cookbook",
+        help="adapter: in the service's format (default); peft: a PEFT adapter for serving; "
+        "merged: the whole model with the adapter merged; peft and merged need tinker-cookbook",
     )
     form.add_argument(
         "--python",

@@ -58,7 +58,7 @@ def retried(
             if not passing(error):
                 raise
             pause = max(wait, at_least(error))
-            _LOG.info("tried again in %.1f s: %s", pause, error)
+            _LOG.info("trying again in %.1f s: %s", pause, error)
             if note is not None:
                 note(error, pause)
         (sleep or time.sleep)(pause)
@@ -100,7 +100,7 @@ class Backoff:
         self._failure = failure
         if self._clock() < self._until:
             return
-        _LOG.info("not tried again for %g s: %s", self._next, failure)
+        _LOG.info("not trying again for %g s: %s", self._next, failure)
         self._until = self._clock() + self._next
         self._next = min(self._most, 2 * self._next)
 

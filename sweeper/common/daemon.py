@@ -88,7 +88,7 @@ class Daemon:
             with self._short_path() as path:
                 connection.connect(path)
             if user_of(connection) != os.getuid():
-                raise ConnectionRefusedError("it belongs to another user")
+                raise ConnectionRefusedError(f"{self.path('socket')} belongs to another user")
         except BaseException:
             connection.close()
             raise

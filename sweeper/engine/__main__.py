@@ -110,8 +110,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     models.add_argument(
         "--alias", action="append", default=[], metavar="NAME=MODEL",
-        help="add a name for a model, such as org/its-name=tiny/qwen3; the hosted service's names "
-            "of Qwen models already mean tiny/qwen3",
+        help="add another name for a model, such as my-org/my-model=tiny/qwen3; the hosted "
+            "service's names of Qwen models already stand for tiny/qwen3",
     )  # fmt: skip
     add_limits(parser)
 

@@ -96,8 +96,8 @@ def parse(path: str) -> Place:
     valid = path.startswith("tinker://") and len(parts) == 3
     if not valid or parts[1] not in KINDS or not all(_PART.fullmatch(part) for part in parts):
         raise RequestError(
-            f"{path!r} is not a checkpoint's path: use tinker://<run>/<kind>/<name> with a kind "
-            f"of {', '.join(KINDS)}"
+            f"{path!r} is not a checkpoint's path: use tinker://<run>/<kind>/<name>, where <kind> "
+            f"is {' or '.join(KINDS)}"
         )
     return Place(*parts)
 

@@ -121,7 +121,9 @@ def find(name: str, config: LossConfig) -> Loss:
     if loss is None:
         raise RequestError(f"loss_fn {name!r} is not supported here; use {', '.join(LOSSES)}")
     if unknown := sorted(set(config) - set(loss.config)):
-        raise RequestError(f"loss_fn {name!r} takes no configuration {', '.join(unknown)}")
+        raise RequestError(
+            f"loss_fn {name!r} does not use these keys of loss_fn_config: {', '.join(unknown)}"
+        )
     for key, value in config.items():
         if isinstance(value, str) or not math.isfinite(value) or value < 0:
             raise RequestError(f"loss_fn {name!r}: {key} is {value!r}; it must be a number >= 0")

@@ -117,7 +117,7 @@ def _array(entry: _Stored, name: str) -> Floats:
         wide = np.frombuffer(data, np.uint16).astype(np.uint32) << 16
         return wide.view(np.float32).reshape(entry["shape"])
     if kind not in _FLOATS:
-        raise ValueError(f"{name} is of type {kind}")
+        raise ValueError(f"{name} has the type {kind}, which is not supported")
     return np.frombuffer(data, _FLOATS[kind]).astype(np.float32).reshape(entry["shape"])
 
 

@@ -167,4 +167,6 @@ def require_variables(notify: Notify) -> None:
     """Raise `EnvironmentFailure` if an environment variable in the settings is not set."""
     for name, setting in variables_of(notify).items():
         if not os.environ.get(name):
-            raise EnvironmentFailure(f"notify.{setting}: the variable {name} is not set")
+            raise EnvironmentFailure(
+                f"notify.{setting}: the environment variable {name} is not set"
+            )

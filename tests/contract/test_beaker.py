@@ -37,7 +37,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"denied": {"ListWorkloads"}}, "does not have permission: ListWorkloads"),
     ({}, {"denied": {"GetWorkspace"}}, "the workspace lab/sweeps: .*permission: GetWorkspace"),
     ({"budget": "lab/nothing"}, {}, "the budget lab/nothing: it does not exist"),
-    ({"budget": "lab/closed"}, {}, "the budget lab/closed is no longer in use"),
+    ({"budget": "lab/closed"}, {}, "the budget lab/closed is deprecated"),
     ({}, {"workspace_budget": ""}, "has no budget: set launch.beaker.budget"),
     ({"image": "lab/sweper"}, {}, "the image lab/sweper: it does not exist"),
     ({"image": "lab/half"}, {}, "image lab/half is not committed: its upload was never completed"),
@@ -54,7 +54,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {},
         "dataset lab/half is not committed: its upload was never completed",
     ),
-    ({"secrets": {"A": CANARY}}, {}, "lacks the secret that .* names for A"),
+    ({"secrets": {"A": CANARY}}, {}, "the secret for A in .* is not in the"),
     ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
 ]
 

@@ -155,7 +155,7 @@ def test_an_agent_makes_a_whole_study(bench: Bench) -> None:
         env=bench.env, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert "agent first of " in notes and "which rate" in notes
-    assert "there is an agent first in this root" in bench.run(bench.command("study"), 2)
+    assert "the store already has an agent first" in bench.run(bench.command("study"), 2)
 
 
 @pytest.mark.parametrize("ended", [signal.SIGKILL, signal.SIGTERM])

@@ -235,7 +235,7 @@ def test_the_doctor(batch: Any, tmp_path: Path) -> None:
     wrong = {name: check["found"] for name, check in checks.items() if not check["good"]}
     assert wrong["job queue"] == "there is no queue nope in us-east-1"
     assert wrong["image"] == f"{image}: no such image"
-    assert "does not trust ecs-tasks.amazonaws.com" in wrong["job role"]
+    assert "add ecs-tasks.amazonaws.com to the" in wrong["job role"]
     assert wrong["secret TINKER_API_KEY"] == f"{nothing} does not exist"
     assert "tml-hush" not in json.dumps(checks)
     Typed(tmp_path).run("doctor", "--backend", "nope", code=2)

@@ -121,7 +121,7 @@ class Beaker(Place):
     bad: Mapping[str, Any] = {"clusters": ["lab/cpu"], "secrets": {"A": "other"}, "gpus": 64}
     problems: Mapping[str, Any] = {
         "cluster lab/cpu": "have 8 GPUs, but a job asks for 64",
-        "secret A": "lacks the secret",
+        "secret A": "is not in the workspace",
     }
 
     def add_secret(self, service: Any) -> None:
@@ -164,7 +164,7 @@ class Modal(Beaker):
     bad: Mapping[str, Any] = {"secrets": {"A": "other"}}
     problems: Mapping[str, Any] = {
         "image's digest": "may change while a sweep runs",
-        "secret A": "names for A does not exist",
+        "secret A": "for A in launch.modal.secrets does not exist",
     }
 
     def add_secret(self, service: Any) -> None:

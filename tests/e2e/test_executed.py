@@ -205,7 +205,7 @@ def test_finished_runs_can_be_run_again_after_a_fix(checkout: Project) -> None:
     checkout.write("train.py", begin + program.replace("OFFSET", "5"))
     output = checkout.complete("launch", "g.yaml")
     assert "nothing to start" in output.stdout
-    assert "2 runs succeeded with other code (train.py) than now" in output.stderr
+    assert "2 runs succeeded, but with a different version of the code (train.py)" in output.stderr
     assert "to start them again, use `sweeper retry g --state succeeded`" in output.stderr
     refused = checkout.complete("retry", "g", "lr=1", "--wait", code=2).stderr
     assert "add --state succeeded" in refused
@@ -215,7 +215,10 @@ def test_finished_runs_can_be_run_again_after_a_fix(checkout: Project) -> None:
     assert (two["attempts"], two["value"]) == (1, 2.0)
     assert "found ['code.diff']" in checkout.complete("logs", "g/lr=1").stdout
     output = checkout.complete("launch", "g.yaml").stderr
-    assert "1 run succeeded with other code" in output and f'code != "{first["code"]}"' in output
+    assert (
+        "1 run succeeded, but with a different version of the code" in output
+        and f'code != "{first["code"]}"' in output
+    )
     rest = ["--state", "succeeded", "--where", f'code != "{first["code"]}"']
     checkout.complete("retry", "g", *rest, "--wait")
     assert [run["value"] for run in checkout.json("ls", "g")["runs"]] == [6.0, 7.0]

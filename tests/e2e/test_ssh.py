@@ -123,7 +123,7 @@ def test_records_of_finished_jobs_are_removed_here_and_on_their_hosts(
         assert listed.count(f"record of a job on {host} whose run succeeded") == 3
     with ssh_hosts.unplugged("a"):
         output = shell.run(*gc, "--delete")
-    assert "ssh a: " in output and "kept 3 records of its jobs" in output
+    assert "ssh a: " in output and "kept 3 job records" in output
     assert left() == (3, 3)
     assert "record of a job on" in shell.run(*gc, "--delete")
     assert left() == (0, 0)

@@ -164,7 +164,7 @@ def test_a_sweep_is_paused_widened_stopped_and_resumed(shell: Shell) -> None:
     assert sum(shell.states().values()) == 9
     again = shell.run("launch", *wider)
     assert joined in again and "the running launcher starts no runs now: paused by " in again
-    assert "toys: at most 4 at once" in shell.run("parallel", "toys", "4")
+    assert "toys: at most 4 jobs at once" in shell.run("parallel", "toys", "4")
     assert "toys: continued" in shell.run("resume", "toys")
     shell.until(lambda: len({run for run, *_ in shell.executed()}) >= 4)
     assert "the launcher has ended; running jobs continue" in shell.run("stop", "toys")

@@ -28,7 +28,7 @@ def test_a_token_budget_refuses_commands_whose_usage_is_not_recorded(bench):
         limits = Limits(runs=9, **{name: 1000.0})
         [answer] = bench.ask(limits, ("launch", {"grid": "mine.yaml", "again": True}))
         assert answer.is_error
-        assert f"this server's budget limits {name}, but commands" in answer.content[0].text
+        assert f"this server's budget limits {name}, but runs that" in answer.content[0].text
     assert bench.launched == [] and allowance.entries(bench.workspace().store) == []
 
 
@@ -122,7 +122,7 @@ def test_a_retry_counts_as_one_more_run(bench):
     folder = SweepFolder(bench.workspace().store, "s")
     allowance.reserve(folder, [], {"tokens": 900.0}, folder.ensure_identity())
     (third,) = bench.ask(Limits(runs=9, tokens=500), ("retry", {"sweep": "s"}))
-    beyond = "may still use 900 tokens of its own budget, but only 500 are left of yours"
+    beyond = "may still use 900 tokens of its own budget, but only 500 tokens are left"
     assert beyond in third.content[0].text
 
 
@@ -139,7 +139,7 @@ def test_simultaneous_launches_stay_within_the_budget(bench):
                 second.launch(second.preview("mine.yaml", ["lr=[5,6]"], again=True), {})
             return super().__contains__(key)
 
-    with pytest.raises(UsageError, match="recorded at the same time exceed the limit on"):
+    with pytest.raises(UsageError, match="at the same time would together exceed the budget for"):
         first.launch(preview, Meanwhile())
     assert len(bench.launched) == 1 and first.left() == {"runs": 2}
 

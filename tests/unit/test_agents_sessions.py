@@ -119,7 +119,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("init_grpo", given(problems=[{"prompt": "q"}]), "required"),
     ("init_grpo", given(problems=[PLAIN | {"role": "system"}]), "not permitted"),
     ("init_grpo", given(examples=EXAMPLES), "needs `grader`"),
-    ("init_grpo", given(grader=GRADER), "two or more"),
+    ("init_grpo", given(grader=GRADER), "at least two examples"),
     ("init_grpo", given(grader=GRADER, examples=[EXAMPLES[0]] * 3), "teaches nothing"),
     ("init_grpo", given(grader="x" * 20_001, examples=EXAMPLES), "at most 20000"),
     ("init_grpo", given(seed=-1), "greater than or equal to 0"),
@@ -128,7 +128,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("init_grpo", given(start_from=S), "has no checkpoint"),
     ("init_grpo", given(start_from="../../etc/passwd"), ""),
     ("init_grpo", given(tokens=1001), "exceed what is left"),
-    ("init_grpo", given(), "tokens, more than 1000"),
+    ("init_grpo", given(), "tokens, more than its limit of 1000"),
     ("init_grpo", given(name="persons"), "launched by a person"),
     ("init_grpo", given(name="old", settings={"max_steps": 3}), "with other settings"),
     ("init_sft", given(settings={"group_size": 4}), "group_size"),
@@ -148,7 +148,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("sample", {"session": S, "prompts": ["x"], "count": 10**6}, "less than or equal to 16"),
     ("sample", {"session": S, "prompts": ["x" * 20_001]}, "at most 20000"),
     ("save", {"session": S, "name": "../up"}, "match"),
-    ("save", {"session": S, "name": "final"}, "`finish` makes"),
+    ("save", {"session": S, "name": "final"}, "`finish` saves"),
     ("load", {"session": S, "checkpoint": "none"}, "(it has none"),
     ("load", {"session": S, "checkpoint": "agent-gone/x"}, "no run"),
     ("finish", {"session": "agent-persons/seed=0"}, "launched by a person"),
@@ -300,7 +300,7 @@ def test_a_grader_is_checked_on_its_examples_before_launch(bench, grader, respon
 def test_sessions_need_a_local_root(bench):
     bench.workspace = Counting("memory://sessions", str(bench.grids), Limits(runs=5))
     (refusal,) = bench.ask(("init_sft", given()))
-    assert refusal.is_error and "need a root on this machine" in refusal.content[0].text
+    assert refusal.is_error and "need a store on this machine" in refusal.content[0].text
 
 
 def test_a_wait_reports_progress_to_the_client(bench):

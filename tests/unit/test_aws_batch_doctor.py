@@ -55,7 +55,7 @@ def test_one_environment_that_takes_such_jobs_is_enough(environments):
         environments(options, ("SPOT", 4), ("EC2", 7))
     with pytest.raises(LookupError, match="it is disabled or invalid"):
         environments(options, ("SPOT", 16), state="DISABLED")
-    with pytest.raises(LookupError, match="there is none"):
+    with pytest.raises(LookupError, match="has no compute environment"):
         environments(options)
 
 

@@ -90,7 +90,7 @@ def test_ls_says_where_the_report_may_judge_otherwise(root, capsys):
     assert main(["ls", "up"]) == 0
     assert "sweeper best" not in capsys.readouterr().out  # its grid says `at: last`
     assert main(["ls", "noisy"]) == 0
-    assert "`sweeper best SWEEP` uses the value of the report" in capsys.readouterr().out
+    assert "`sweeper best SWEEP` uses the same values as the report" in capsys.readouterr().out
 
 
 def test_status_lists_sweeps_by_their_time(root, capsys):

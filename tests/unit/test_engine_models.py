@@ -170,7 +170,7 @@ def test_bfloat16_is_the_upper_half_of_float32(directory, tmp_path, dtype):
     stored = len(text).to_bytes(8, "little") + text + data
     (tmp_path / "m" / "model.safetensors").write_bytes(stored)
     if dtype == "I16":
-        with pytest.raises(ValueError, match="is of type I16"):
+        with pytest.raises(ValueError, match="has the type I16"):
             models.load("m", folder)
     else:
         embed = weights["model.embed_tokens.weight"]

@@ -96,7 +96,7 @@ def test_an_unreachable_receiver_is_retried_and_its_secret_hidden(
     assert (delivery.delivered, delivery.tries, waits) == (False, 4, [2.0, 4.0, 8.0])
     assert "refused" in (delivery.error or "") and SECRET not in (delivery.error or "")
     (delivery,) = deliver(way._replace(environment={}), most=1)
-    assert delivery.error == "the variable HOOK is not set"
+    assert delivery.error == "the environment variable HOOK is not set"
 
 
 def email_of(server: str, **more: Any) -> Email:
@@ -160,7 +160,7 @@ def test_mail_and_commands_get_the_text_and_the_verdict(store: LocalStore, tmp_p
     fails = Notify(command=("sh", "-c", "echo no $TOKEN_KEY; exit 3"))
     way = sender(store, fails)._replace(environment={"TOKEN_KEY": SECRET, "PATH": "/usr/bin:/bin"})
     errors = {delivery.error for delivery in deliver(way, most=1) if not delivery.delivered}
-    assert errors == {"sh ended with 3: no ***"}
+    assert errors == {"sh ended with exit code 3: no ***"}
 
 
 def test_a_command_that_leaves_a_process_runs_once(store: LocalStore, tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_a_grids_section_precedes_the_configuration(make_scene: Any, config_file
     assert notify_of(plan) is None
     config_file.write_text('[notify]\nslack = "$SLACK_HOOK"\n')
     assert notify_of(plan) == Notify(slack="$SLACK_HOOK")
-    with pytest.raises(EnvironmentFailure, match="the variable SLACK_HOOK is not set"):
+    with pytest.raises(EnvironmentFailure, match="the environment variable SLACK_HOOK is not"):
         require_variables(notify_of(plan))
     disabled = parse_grid("recipe: sft\nnotify: {on: [], slack: $S}\n", "g.yaml").notify
     assert notify_of(plan._replace(notify=disabled)) is None

@@ -90,7 +90,7 @@ def test_an_unreadable_line_of_the_queue_is_not_an_absent_job() -> None:
         with pytest.raises(Unreachable, match="cannot parse"):
             slurm_commands.queue_of(line, MARK)
     for index in ("N/A", "[3-7%2]", "1-3,...", ""):
-        with pytest.raises(Unreachable, match="cannot parse the tasks"):
+        with pytest.raises(Unreachable, match="cannot parse this array task"):
             slurm_commands.queue_of(_line("7", "PENDING", task=index, label="array"), MARK)
 
 
@@ -219,11 +219,11 @@ def test_an_unconfirmed_submission_is_not_repeated(tmp_path: Path) -> None:
 
         def submit(self, options: object, script: str) -> str:
             self.submit = super().submit  # type: ignore[method-assign]
-            raise Unreachable("slurm: sbatch: no answer in 60 s")
+            raise Unreachable("slurm: sbatch did not answer within 60 s")
 
     slurm = Slow()
     backend = SlurmBackend(slurm, "sweep", str(tmp_path), clock=clock)
-    with pytest.raises(Unreachable, match="no answer"):
+    with pytest.raises(Unreachable, match="did not answer"):
         backend.submit([_job(first)])
     assert backend.find([first]) == {}
     slurm.answer = _line("7", "PENDING", label=first, mark=mark)
@@ -329,7 +329,7 @@ def test_a_requeued_job_serves_the_next_attempts(tmp_path: Path) -> None:
 
 def test_an_array_without_its_table_is_unreachable(tmp_path: Path) -> None:
     answer = _line("7", "RUNNING", task="0", label="array", mark=Tables(str(tmp_path)).folder_hash)
-    with pytest.raises(Unreachable, match=r"which run 7_0 is running: `scancel 7`"):
+    with pytest.raises(Unreachable, match=r"which run the job 7_0 executes.*`scancel 7`"):
         SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path)).poll([TOKEN])
 
 

@@ -424,7 +424,7 @@ def test_gc_keeps_the_environment_of_a_sweep_that_is_away(
     assert str(path) not in left and (str(path), str(root / "open")) in stays
     code, _, error = say("store", "gc", "--delete")
     assert code == (6 if away == "." else 0)
-    assert f"{path}: kept, because its runs' folder {root / 'open'} is" in error
+    assert f"{path}: kept, because the folder of the runs, {root / 'open'}, is" in error
     assert path.exists()
     monkeypatch.chdir(root.parent)
     assert say("launch", a_grid(root, "other"), "--wait", "--plain")[0] == 0

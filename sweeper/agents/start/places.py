@@ -86,7 +86,8 @@ class Sandbox(NamedTuple):
             )
         if self.image is None:
             raise UsageError(
-                f"--in {self.kind}: give an image with the agent's program and python3 as --image"
+                f"--in {self.kind} needs --image: an image that contains the agent's program and "
+                "python3"
             )
         if self.kind == "modal":
             from sweeper.backends.modal.client import official
@@ -116,7 +117,8 @@ class Room:
         self.folder = os.path.join(self._private, "shared")
         if len(os.fsencode(self.folder)) > _LONGEST_PATH:
             raise EnvironmentFailure(
-                f"{tempfile.gettempdir()} is too long for a socket: set TMPDIR=/tmp"
+                f"the path of a socket in {tempfile.gettempdir()} would be too long: set "
+                "TMPDIR=/tmp"
             )
         try:
             self.cleaner = start_cleaner(self._private, self._removal())

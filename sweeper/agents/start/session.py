@@ -153,7 +153,7 @@ def check(start: Start) -> Check:
             output, _ = process.communicate(timeout=_CHECK_SECONDS)
         except subprocess.TimeoutExpired:
             raise EnvironmentFailure(
-                f"the sandbox does not answer within {_CHECK_SECONDS:.0f} s"
+                f"the sandbox did not answer within {_CHECK_SECONDS:.0f} s: try again"
             ) from None
         return Check(argv, prompt, output.decode(errors="replace").strip(), process.returncode)
 

@@ -60,7 +60,7 @@ class Transcript:
             self._store.create(f"{self._folder}/session.json", encode(session.document()))
         except AlreadyExists:
             raise UsageError(
-                f"there is an agent {session.name} in this root: choose another --name"
+                f"the store already has an agent {session.name}: choose another --name"
             ) from None
         text = Redactor(self._secrets).text(prompt)
         self._store.replace(f"{self._folder}/prompt.md", text.encode("utf-8", "replace"))

@@ -76,8 +76,8 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
         present = {secret["name"] for secret in container.get("secrets", ())}
         for name in sorted(options.secrets.keys() - present):
             raise UsageError(
-                f"aws-batch: the job definition {named} has no secret {name}, so jobs cannot "
-                "get it: add it there, or give an image instead"
+                f"aws-batch: the job definition {named} has no secret {name}: add the secret to "
+                "the definition, or set launch.aws_batch.image instead of job_definition"
             )
     return newest
 

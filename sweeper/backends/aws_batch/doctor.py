@@ -105,9 +105,10 @@ def environments_of(aws: Aws, options: Options) -> str:
         why = _unusable(environment, options)
         wrong += [f"{sentences[-1]}: {why}"] if why else []
     if len(wrong) == len(sentences):
+        if not wrong:
+            raise LookupError("the queue has no compute environment")
         raise LookupError(
-            "no compute environment of the queue accepts such a job: "
-            + ("; ".join(wrong) or "there is none")
+            f"no compute environment of the queue can run this grid's jobs: {'; '.join(wrong)}"
         )
     return ", ".join(sentences)
 
@@ -162,7 +163,9 @@ def _role(aws: Aws, role: str) -> str:
         raise
     trusted = answer.get("AssumeRolePolicyDocument")
     if _TASKS not in unquote(str(trusted)):
-        raise LookupError(f"{name} does not trust {_TASKS}: jobs cannot assume it")
+        raise LookupError(
+            f"jobs cannot assume the role {name}: add {_TASKS} to the role's trust policy"
+        )
     return answer["Arn"]
 
 

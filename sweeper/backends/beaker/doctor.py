@@ -100,7 +100,9 @@ def _budget(service: Service, options: Options) -> str:
         return "the workspace's budget"
     budget = _find_object(service, "Budget", name)
     if budget is not None and budget.HasField("deprecated"):
-        raise LookupError(f"the budget {name} is no longer in use")
+        raise LookupError(
+            f"the budget {name} is deprecated: set launch.beaker.budget to another budget"
+        )
     return name
 
 
@@ -143,7 +145,9 @@ def _cluster(service: Service, options: Options, name: str) -> str:
             )
     most = cluster.max_task_timeout.ToSeconds()
     if most and (options.timeout_s or 0) > most:
-        raise LookupError(f"{name} allows jobs of at most {most} s: see launch.beaker.timeout")
+        raise LookupError(
+            f"{name} allows jobs of at most {most} s: set launch.beaker.timeout to {most}s or less"
+        )
     return f"{name}: {cluster.node_count} nodes of {shape.cpu_count} CPUs, {shape.gpu_count} GPUs"
 
 
@@ -181,8 +185,8 @@ def _secret(variable: str, name: str, service: Service, options: Options) -> str
         if error.status != "NOT_FOUND":
             return f"{name}: cannot be read"
         raise LookupError(
-            f"the workspace {service.workspace} lacks the secret that launch.beaker.secrets names "
-            f"for {variable}: create it by `beaker secret write NAME`"
+            f"the secret for {variable} in launch.beaker.secrets is not in the workspace "
+            f"{service.workspace}: create it with `beaker secret write NAME`"
         ) from error
     return name
 

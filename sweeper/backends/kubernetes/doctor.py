@@ -118,7 +118,7 @@ def _of_use(cluster: Cluster, options: Options) -> str:
     wanted = (*OF_USE, _KUEUE) if options.queue else OF_USE
     for (verb, group, resource), without in wanted:
         if not _allowed(cluster, (verb, group, resource)):
-            raise LookupError(f"not allowed: {verb} {resource}: {without}")
+            raise LookupError(f"not allowed to {verb} {resource}, so {without}")
     return ", ".join(f"{verb} {resource}" for (verb, _, resource), _ in wanted)
 
 

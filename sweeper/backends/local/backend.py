@@ -112,7 +112,7 @@ def _start(job: JobSpec, environment: Mapping[str, str]) -> "subprocess.Popen[by
         )
     except OSError as error:
         if (lack := lacking(error)) is not None:
-            raise NoRoom(f"{lack}: the next job is started when there is room") from error
+            raise NoRoom(f"{lack}: the next job is started when resources are free") from error
         raise Unreachable(f"cannot start {job.argv[0]}: {error.strerror}") from error
 
 

@@ -234,7 +234,7 @@ class ModalBackend(Backend):
                 name = self._names.name(job.token)
                 raise Refused(
                     f"modal: the sandbox {name} of an earlier sweep in this folder is still "
-                    "running: the launcher waits for its end; you can stop it at Modal",
+                    "running, and the launcher waits until it ends; you can stop it at Modal",
                     error.kind,
                 ) from error
 

@@ -98,10 +98,12 @@ def _secret(name: str, wanted: Sequence[str], service: Service, options: Options
         if error.kind == "PermissionDeniedError":
             return "cannot be read"
         if error.kind != "NotFoundError":
-            raise LookupError(f"the secret for {variables}: {_reason(error)}") from error
+            raise LookupError(
+                f"the secret for {variables} cannot be checked: {_reason(error)}"
+            ) from error
         raise LookupError(
-            f"the secret that launch.modal.secrets names for {variables} does not exist, or lacks "
-            f"a variable: create it with `modal secret create NAME {wanted[0]}=...`"
+            f"the secret for {variables} in launch.modal.secrets does not exist, or lacks a "
+            f"variable: create it with `modal secret create NAME {wanted[0]}=...`"
         ) from error
     return name
 

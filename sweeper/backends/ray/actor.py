@@ -115,7 +115,9 @@ def resolved(name: str, reference: str) -> str:
     kind, _, where = reference.partition(":")
     if kind == "env":
         if where not in os.environ:
-            raise LookupError(f"the secret {name}: this node has no variable {where}")
+            raise LookupError(
+                f"the secret {name}: the environment variable {where} is not set on this node"
+            )
         return os.environ[where]
     try:
         with open(where, encoding="utf-8") as file:

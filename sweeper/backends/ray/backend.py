@@ -89,8 +89,8 @@ class RayBackend(Backend):
             why = lacking(needs, nodes)
             if why is not None and not self._options.wait_for_nodes:
                 raise UsageError(
-                    f"ray: {why}: no node can run such a job; if one will be added (by an "
-                    "autoscaler), set launch.ray.wait_for_nodes"
+                    f"ray: {why}, so no node can run this job. If an autoscaler will add a larger "
+                    "node, set launch.ray.wait_for_nodes"
                 )
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:

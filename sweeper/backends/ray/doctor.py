@@ -70,4 +70,4 @@ def _room(options: Mapping[str, object], nodes: Sequence[Node]) -> str:
         return "yes"
     if options.get("wait_for_nodes"):
         return f"not yet ({why})"
-    raise LookupError(f"{why}; set launch.ray.wait_for_nodes if one will be added")
+    raise LookupError(f"{why}: set launch.ray.wait_for_nodes if a larger node will be added")

@@ -148,7 +148,7 @@ def queue_of(text: str, folder_hash: str) -> list[Job]:
         fields = line.split("|", 9)
         match = _COMMENT.fullmatch(fields[6]) if len(fields) > 9 else None
         if match is None and (len(fields) < 10 or fields[6].startswith(f"sweeper:{folder_hash}")):
-            raise Unreachable(f"slurm: squeue: cannot parse {line[:200]}")
+            raise Unreachable(f"slurm: cannot parse this line of squeue: {line[:200]}")
         if match and match[1] == folder_hash:
             array, index, alone, state, code, restarts = fields[:6]
             name = f"{array}_{index}" if match[3] == "array" else alone
@@ -183,7 +183,7 @@ def _job(
     alone = None if match[3] == "array" else match[3]
     index = "0" if alone else name.partition("_")[2]
     if not index.isdecimal():
-        raise Unreachable(f"slurm: cannot parse the tasks in {name[:200]}")
+        raise Unreachable(f"slurm: cannot parse this array task: {name[:200]}")
     return Job(name, int(index), state, _code(code), restarts, reason, match[2], alone)
 
 
@@ -221,7 +221,8 @@ class Slurm:
         except subprocess.TimeoutExpired as error:
             message = _message(str(error.stderr or b"", errors="replace"))
             raise Unreachable(
-                f"slurm: {argv[0]}: no answer in {self._seconds:g} s" + (message and f": {message}")
+                f"slurm: {argv[0]} did not answer within {self._seconds:g} s"
+                + (message and f": {message}")
             ) from error
         except OSError as error:
             raise Unreachable(f"slurm: {argv[0]}: {error.strerror}") from error

@@ -78,6 +78,6 @@ def _accounting(slurm: Slurm) -> str:
     why = forgets(slurm)
     if why:
         age = slurm.configuration().get("MinJobAge", "?")
-        raise LookupError(f"{why}: results of ended jobs are available for only {age}")
+        raise LookupError(f"{why}, so results of ended jobs are available for only {age}")
     slurm.call("sacct", "-X", "-n", "-S", "now")
     return slurm.configuration()["AccountingStorageType"].rpartition("/")[2]

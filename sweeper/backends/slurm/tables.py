@@ -100,9 +100,9 @@ class Tables:
             if gone and status_of(job).state in (JobState.PENDING, JobState.ENDED):
                 return None
             raise Unreachable(
-                f"slurm: cannot read {self.path(job.table)} ({type(error).__name__}), so it "
-                f"is unknown which run {job.id} is running: `scancel "
-                f"{job.id.partition('_')[0]}` if that array is not needed"
+                f"slurm: cannot read {self.path(job.table)} ({type(error).__name__}), so it is "
+                f"unknown which run the job {job.id} executes. If the job is not needed, cancel "
+                f"its array with `scancel {job.id.partition('_')[0]}`"
             ) from error
         return tokens[job.task] if job.task < len(tokens) else None
 

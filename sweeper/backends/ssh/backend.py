@@ -24,6 +24,7 @@ from sweeper.errors import (
 from sweeper.store.documents import encode, read_as
 from sweeper.store.shared import open_shared
 from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.labels import plural
 
 T = TypeVar("T")
 _BUSY_SECONDS = 2.0
@@ -85,7 +86,8 @@ class SshBackend(Backend):
             raise sorted(problems, key=lambda error: isinstance(error, Unreachable))[0]
         if remaining:
             raise NoRoom(
-                f"ssh: no free slots for {len(remaining)} jobs: they start when slots become free"
+                f"ssh: all slots are in use: {plural(len(remaining), 'job waits', 'jobs wait')} "
+                "for a free slot"
             )
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:

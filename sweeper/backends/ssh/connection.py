@@ -116,6 +116,7 @@ def secret_values(names: tuple[str, ...], environment: Mapping[str, str]) -> dic
     missing = [name for name in names if name not in environment]
     if missing:
         raise EnvironmentFailure(
-            f"ssh: {missing[0]} of launch.ssh.secrets is not set here: `export {missing[0]}=...`"
+            f"ssh: launch.ssh.secrets names {missing[0]}, but this environment variable is not "
+            f"set: `export {missing[0]}=...`"
         )
     return {name: environment[name] for name in names}

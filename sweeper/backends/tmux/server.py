@@ -108,7 +108,7 @@ class TmuxServer:
             if _NO_SOCKET in message and self._revive(message):
                 return self._run(*arguments)
             if _NO_FORK in message:
-                raise NoRoom(f"tmux: {message}: the next job is started when there is room")
+                raise NoRoom(f"tmux: {message}: the next job is started when resources are free")
             raise Refusal(message)
         # tmux answers, so if its socket goes missing next, it is revived at once.
         self._looked = -_REVIVAL_SECONDS
