@@ -24,11 +24,11 @@ _ASK_SECONDS = 1.0
 
 
 class EngineWatch:
-    """The watch of a sweep's engine. It finds the engine with `find` and passes the engine's
-    address to later attempts. `url` is the address at the launch.
+    """The watch of a sweep's engine. `find` returns the running engine or None. `url` is the
+    engine's address at the launch. New attempts get the engine's current address.
 
-    `fixed`: the address was given at the launch and never changes. Perhaps only jobs can reach
-    such an engine, so it counts as missing only if it has answered this launcher before.
+    `fixed`: the address never changes, and perhaps only jobs can reach it. Such an engine counts as
+    missing only if this launcher has reached it before.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class EngineWatch:
         return self._silent_since is not None and not (self._fixed and self._where is None)
 
     def check(self) -> None:
-        """Check the engine. Raises `Unreachable` if it has been missing for a while, or if its new
-        address cannot be recorded."""
+        """Check the engine. Raises `Unreachable` if it has been missing for `SILENT_SECONDS`, or if
+        its new address cannot be recorded."""
         now = self._clock()
         engine = self._find()
         if engine is not None and engine != self._where:
@@ -92,14 +92,15 @@ class EngineWatch:
         self._url = engine.url
 
     def described(self, run: str, attempt: int) -> Engine | None:
-        """Return the engine that an attempt opened now will use."""
+        """Return the engine for an attempt that is opened now; None if no engine has answered
+        yet."""
         where = self._where
         self._began[run, attempt] = where and where.url
         return where
 
     def orphaned(self, run: str, attempt: int) -> bool:
-        """Return whether an attempt uses the old address of a moved engine and has had time to end
-        by itself."""
+        """Return whether an attempt uses an old address of the engine, `ORPHAN_SECONDS` after the
+        engine moved. Return False while no engine answers."""
         if self._where is None or self._silent_since is not None:
             return False
         if self._clock() - self._since < ORPHAN_SECONDS:

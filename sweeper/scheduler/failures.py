@@ -50,10 +50,11 @@ def backoff(event: Event | None, reason: str | None, ends: int, run: str, attemp
     next attempt. `ends` is how many attempts of the run have ended by that event, including this
     one.
 
-    The wait is `base * 2 ** (ends - 1) * (0.5 + u)`, at most `most`; `base` and `most` depend on
-    the event (see `_WAITS`). `u` is a hash of the run and the attempt, scaled to [0, 1). So runs
-    that failed together do not restart together, and a restarted launcher computes the same wait.
-    There is no wait after a first preemption or loss, unless the machine was full.
+    The wait is `base * 2 ** (ends - 1) * (0.5 + u)`, at most `most`. The event, or the reason
+    `quota`, determines `base` and `most`. `u` is a hash of the run and the attempt, scaled to [0,
+    1). So runs that failed together do not restart together, and a restarted launcher computes the
+    same wait. The wait is 0 after a success or a cancellation. It is also 0 after a run's first
+    preemption or first lost worker, if the machine was not full.
     """
     wait = _QUOTA if reason == "quota" else _WAITS.get(event) if event is not None else None
     if wait is None:
@@ -90,8 +91,8 @@ class Failure(NamedTuple):
 
 
 class CircuitBreaker:
-    """The record of the attempts and the runs of a launch that ended first, to detect that all
-    failed with the same error. A failure of None stands for an end that is not a failure."""
+    """A detector of launches whose first attempts or runs all fail with the same error. In its
+    methods, a failure of None stands for a success."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Failure | None] = {}
@@ -105,24 +106,24 @@ class CircuitBreaker:
             self._attempts.setdefault(run, failure)
 
     def run_ended(self, run: str, failure: Failure | None) -> None:
-        """Note the end of a run that has no attempts left."""
+        """Note the end of a run that will not be retried."""
         if len(self._runs) < NEEDED:
             self._runs.setdefault(run, failure)
 
     def suspects(self) -> Collection[str]:
-        """Return the runs that will stop the sweep unless one of their retries succeeds: their
-        attempts were the first to end, and all failed with the same error."""
+        """Return the first `NEEDED` runs that had a failed attempt, if these attempts failed with
+        the same error and no run has succeeded; else nothing."""
         if len(self._attempts) < NEEDED or _common(self._attempts.values()) is None:
             return ()
         return self._attempts.keys()
 
     def tripped(self, runs: int) -> Failure | None:
-        """Return the failure that the first runs to end have in common, or None. `NEEDED` runs
-        must have ended, or all `runs` runs of a smaller sweep."""
+        """Return the failure that the first runs to end have in common. Return None if they have
+        none in common, or if fewer than `min(NEEDED, runs)` runs have ended."""
         return None if len(self._runs) < min(NEEDED, runs) else _common(self._runs.values())
 
     def reset(self) -> None:
-        """Forget all ends, because a user has asked for another try."""
+        """Forget all attempts and runs."""
         self._runs.clear()
         self._attempts.clear()
 
@@ -155,8 +156,8 @@ _SET_SECONDS = 2.0
 
 
 def last_words(backend: Backend, token: str) -> str:
-    """Return the last line that a job printed, from its backend; empty if there is none. A job
-    whose worker never started has no other log."""
+    """Return the last line that a job printed, from its backend; empty if the job printed nothing
+    or the backend does not answer."""
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     with suppress(EnvironmentFailure):
         lines.extend(backend.logs(token))
@@ -177,8 +178,8 @@ class End(NamedTuple):
 class Outcomes:
     """The outcomes of ended attempts, each read once.
 
-    The times in outcomes come from workers, whose clocks may be wrong by hours. So an attempt is
-    assumed to have ended after the last check that saw it running.
+    Workers write the times in outcomes, and their clocks may be wrong by hours. So an attempt never
+    counts as ended before the last check that found it running.
     """
 
     def __init__(self, context: Context) -> None:
@@ -193,13 +194,12 @@ class Outcomes:
         self._unread: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin a check of all runs. Attempts that this check finds ended have ended after the
-        previous check."""
+        """Begin a check of all runs, and remember its time."""
         self._looks = (self._looks[1], self._clock())
 
     def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:
-        """Record that the latest attempt of a run has ended. Return True once for each end: when
-        its outcome has been read, or the reads have failed too often."""
+        """Record that a run's latest attempt has ended, and read its outcome. Return False if an
+        earlier call did this, or if a later call must try to read the outcome again."""
         earlier = self._ends.get(run)
         if earlier is not None and earlier.state == state and run not in self._unread:
             return False
@@ -234,8 +234,8 @@ class Outcomes:
         return self._ends.get(run)
 
     def waits(self, run: str) -> End | None:
-        """Return the end of the latest attempt if the run must still wait after it, or None if the
-        run may start."""
+        """Return the end of a run's latest attempt while the run must wait for its next attempt,
+        else None."""
         end = self._ends.get(run)
         remaining_s = 0.0 if end is None else end.due - self._clock()
         if end is None or remaining_s <= 0.0:
@@ -246,8 +246,8 @@ class Outcomes:
         return end
 
     def hurry(self, run: str) -> None:
-        """End a run's wait because a user wants the run started now. A run that the service stopped
-        still waits."""
+        """End a run's wait for its next attempt. After a failure that the service caused
+        (`EXCUSED`), do nothing."""
         end = self._ends.get(run)
         if end is not None and end.reason not in EXCUSED and end.due > self._clock():
             self._ends[run] = end._replace(due=self._clock())
@@ -260,15 +260,15 @@ class Outcomes:
         return failure_of(end.outcome, line)
 
     def failed(self, run: str) -> Failed | None:
-        """Return why a run failed, as alarms need it, or None if its end is unknown."""
+        """Return the reason and the last line of a run's failure, or None if no end is recorded."""
         if run not in self._ends:
             return None
         failure = self.failure(run)
         return Failed(failure.reason, failure.line)
 
     def _passed(self, outcome: Outcome, most: float) -> float:
-        """Return how many seconds have passed since the time in the outcome, at most `most`. A
-        time that is in the future or cannot be read counts as now."""
+        """Return the seconds since the attempt ended according to its outcome, at most `most`; 0 if
+        that time is in the future or cannot be read."""
         text = outcome.ended or outcome.time
         with suppress(ValueError, TypeError, OverflowError):
             ended = calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
@@ -290,8 +290,8 @@ class Outcomes:
 class FailurePolicy:
     """The decisions about ended attempts, made once per step.
 
-    `held` is the reason why no more runs are started, as one line, or None. With `smoke` only the
-    run `first` may start until it succeeds; then `smoke` becomes false. Attempts that had ended
+    `held` is the reason why no more runs are started, as one line, or None. With `smoke`, only the
+    run `first` may start. `smoke` becomes false when a run has succeeded. Attempts that had ended
     before the first step belong to an earlier launch and do not count.
     """
 
@@ -315,9 +315,8 @@ class FailurePolicy:
             self.first = runs[0]
 
     def check(self) -> str | None:
-        """Judge the attempts that ended since the last step. If the service's quota or a full
-        machine stopped one of them, return `service` or `machine` (keys of `labels.LOWERED`), else
-        None."""
+        """Judge the attempts that ended since the last step. Return `service` if the service's
+        quota stopped one of them, else `machine` if a full machine stopped one, else None."""
         refused: str | None = None
         self._outcomes.begin()
         for run, view in self._run_table.views.items():
@@ -347,9 +346,9 @@ class FailurePolicy:
         return refused
 
     def excuse(self, run: str, attempt: int, why: str) -> None:
-        """Restart a run that was stopped through no fault of its own, if it is still wanted. This
-        uses up no retry. If a user cancels the run at this moment, the cancellation applies to the
-        next attempt."""
+        """Restart a run that was stopped through no fault of its own, without using up a retry. Do
+        nothing if the run is retired or cancelled. If a user cancels `attempt` during this call,
+        the next attempt is cancelled too."""
         if run not in self._run_table.retired and not self._run_table.views[run].cancel:
             body = {"by": f"the launcher, {why}"}
             fresh = self._run_table.add(run, attempt, Event.RETRY, body)
@@ -358,8 +357,8 @@ class FailurePolicy:
                 self._run_table.add(run, attempt + 1, Event.CANCEL, body)
 
     def _has_tries(self, run: str) -> bool:
-        """Return whether a run may start again after a failure of the service, which is allowed a
-        limited number of times. Withdrawn attempts did nothing and do not count."""
+        """Return whether a run has fewer than `SERVICE_TRIES` RETRY events after failed
+        attempts."""
         events = self._run_table.events(run)
         tries = sum(
             event is Event.RETRY and (attempt, Event.FAILED) in events for attempt, event in events
@@ -383,8 +382,8 @@ class FailurePolicy:
             self._breaker.attempt_ended(run, self._outcomes.failure(run))
 
     def _note_run(self, run: str, state: State) -> None:
-        """Tell the circuit breaker that a run of this launch is over. With `smoke`, also check
-        whether the first run has succeeded."""
+        """Tell the circuit breaker that a run of this launch is over. With `smoke`, hold the sweep
+        if the run has not succeeded."""
         if state is State.SUCCEEDED:
             self.smoke, self.first = False, None
             self._breaker.run_ended(run, None)
@@ -422,7 +421,6 @@ class FailurePolicy:
             )
 
     def _has_runs_to_start(self) -> bool:
-        """Return whether any run is still to be started."""
         wanting = any(view.wants for view in self._run_table.views.values())
         return wanting or bool(self._run_table.unacknowledged())
 

@@ -43,7 +43,7 @@ class _StageRoom:
 class JobStarter:
     """Starts the jobs of one sweep. `check` raises if another launcher has taken over the sweep.
 
-    `unsubmitted` has the runs with an opened attempt that no backend has.
+    `unsubmitted` has the runs whose opened attempt has no job.
     """
 
     def __init__(self, parts: Components, check: Callable[[], None]) -> None:
@@ -73,8 +73,8 @@ class JobStarter:
         spending_unknown: bool,
     ) -> None:
         """Start the jobs that may start now, and add to `observed` why other runs wait. `refused`
-        says what rejected a job. If the engine is missing or the spending is unknown, no new run is
-        started."""
+        is `service` or `machine`, whichever rejected a job, or None. If the engine is missing or
+        the spending is unknown, no new run is started."""
         self._engine_away, self._spending_unknown = engine_away, spending_unknown
         try_call(lambda: self._take_slots(observed, refused))
         # So far, jobs that may be running count as running. Now ask the backends about these jobs.
@@ -136,8 +136,8 @@ class JobStarter:
         return _StageRoom(self._stages.plan, busy, self._places)
 
     def _acknowledge(self, try_call: TryCall) -> None:
-        """Look up the jobs that may have been submitted already, and submit those that their place
-        does not have."""
+        """Look up the jobs that may have been submitted already, and submit the missing ones while
+        there is room."""
         self.unsubmitted = set()
         opened = self._places.of_each(self._run_table.unacknowledged())
         for place, jobs in opened.items():
@@ -148,8 +148,8 @@ class JobStarter:
                 self._withdrawals.check(place, runs, self.unsubmitted)
 
     def _acknowledge_at(self, place: str, opened: Mapping[str, str]) -> None:
-        """Look up these jobs (token -> run) at one place, and submit the missing ones again. Raises
-        `Unreachable`."""
+        """Look up these jobs (token -> run) at one place, and submit the missing ones while there
+        is room. Raises `Unreachable`."""
         jobs = self._places.ask(place, lambda backend: backend.find(list(opened)))
         self._run_table.add_each(Event.SUBMITTED, {attempt_of(job): {} for job in jobs})
         missing = [run for job, run in opened.items() if job not in jobs]
@@ -173,11 +173,11 @@ class JobStarter:
         self._submit(place, again)
 
     def _end_cancelled(self, run: str, attempt: int) -> None:
-        """Record the end of a cancelled attempt that no backend has."""
+        """Record the end of a cancelled attempt that has no job."""
         self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", "before it was submitted")
 
     def _start(self, try_call: TryCall, observed: dict[str, Observation]) -> None:
-        """Open attempts for the runs that want one, while there is room, and submit them."""
+        """Open and submit the next attempts of runs while there is room."""
         room = min(self._free(), sum(self._places.room(self.unsubmitted).values()))
         retries_first, held = self._policy.waiting_for_retries, self._backlog.held
         stage_room = self._stage_room()
@@ -211,7 +211,8 @@ class JobStarter:
         self._open(chosen, try_call)
 
     def _open(self, runs: Iterable[str], try_call: TryCall) -> None:
-        """Open the next attempt of each of these runs at a place with room, and submit them."""
+        """Open the next attempt of each of these runs at a place with room, and submit the
+        attempt."""
         rooms = self._places.room(self.unsubmitted)
         places: dict[tuple[str, int], str] = {}
         for run in runs:
@@ -226,8 +227,8 @@ class JobStarter:
             try_call(partial(self._submit, place, jobs))
 
     def _submit(self, place: str, runs: Sequence[str]) -> None:
-        """Submit the opened attempts of runs to a place, if this launcher still drives the
-        sweep."""
+        """Check that this launcher still drives the sweep, and submit the opened attempts of
+        runs."""
         if runs:
             self._check()
             self._submitter.submit(place, runs)

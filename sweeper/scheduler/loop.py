@@ -47,8 +47,8 @@ class Scheduler:
     `notify` gets each changed summary. With `smoke` one run is started first, and the others after
     it has succeeded. With `starting=False` no runs are started: running jobs are followed, and
     stopped on request. `check` is called before each submission, and raises if another launcher has
-    taken over. `ending` is called when all runs are over. It may take long, so the sweep is checked
-    once more after it.
+    taken over. `ending` is called when all runs are over. The sweep is checked once more
+    afterwards, because `ending` may take long.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class Scheduler:
 
     def run(self) -> Summary:
         """Step until nothing runs and nothing is left to start, or until a user asks this launcher
-        to end or to continue with another plan. `Summary.ends` then names the reason."""
+        to end or to continue with another plan. In the second case the summary's `ends` is the
+        reason."""
         is_ours = True
         try:
             with self._parts.parallelism.holding():
@@ -142,8 +143,8 @@ class Scheduler:
             _LOG.info("runs: %s", ", ".join(f"{n} {state.value}" for state, n in counts if n))
 
     def _step_or_unreachable(self) -> Summary:
-        """Do a step. If the store or the machine fails, and an earlier step has worked, return the
-        last summary with the failure as `unreachable`."""
+        """Do a step. If the store or the machine fails, return the last summary with the failure as
+        `unreachable`. Raise the failure if no step has succeeded yet."""
         try:
             self._check()
             summary = self.step()
@@ -248,12 +249,12 @@ class Scheduler:
         )
 
     def _reconcile(self) -> list[str]:
-        """Do everything that needs the backends. Return a line for each query without an answer,
+        """Follow, stop and start the sweep's jobs. Return a line for each query without an answer,
         and for each record that cannot be read.
 
-        An unanswered query says nothing about any job, and is repeated in the next step. No run is
-        started at a place while the state of its running jobs is unknown. A job that cannot be
-        stopped, found or submitted delays no other job and no other place.
+        A query without an answer is repeated in the next step. No run is started at a place while
+        the state of its running jobs is unknown. A job that cannot be stopped, found or submitted
+        delays no other job and no other place.
         """
         parts = self._parts
         missing: list[str] = []
@@ -293,8 +294,8 @@ class Scheduler:
         return [*missing, *parts.places.damaged.values()]
 
     def _poll_jobs(self, try_call: TryCall) -> bool:
-        """Poll the places for the running jobs, and find lost workers (`lost_workers.py`).
-        Return whether any place answered or has no running jobs."""
+        """Poll the places for the running jobs, and find lost workers (`lost_workers.py`). Return
+        False if no place answered and all have running jobs."""
         parts = self._parts
         if parts.places.several:
             parts.withdrawals.finish()
@@ -313,6 +314,5 @@ class Scheduler:
         return reached
 
     def _poll_place(self, place: str, tokens: list[str], statuses: dict[str, JobStatus]) -> None:
-        """Add the statuses of jobs at a place. Raises `Unreachable`."""
         answers = self._parts.places.ask(place, lambda backend: backend.poll(tokens))
         statuses |= {job: answers[job] for job in tokens}

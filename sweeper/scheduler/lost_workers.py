@@ -25,12 +25,12 @@ _SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class LostWorkers:
-    """The part of a launcher that records the outcomes that lost workers did not record, and
-    observes the other attempts.
+    """The part of a launcher that observes running attempts, and records the outcomes that dead or
+    lost workers did not record.
 
     `withdrawn` is called with the run and the number of each attempt whose withdrawal was
     interrupted. `stalled` returns whether an attempt makes no progress. With `starting=False` no
-    worker is declared lost, since a launcher that only stops runs may not know their jobs.
+    worker is declared lost.
     """
 
     def __init__(
@@ -56,8 +56,9 @@ class LostWorkers:
         self, statuses: Mapping[str, JobStatus], stopping: Collection[str]
     ) -> dict[str, Observation]:
         """Judge the running jobs by the statuses from their backends. `stopping` are jobs that were
-        asked to stop. `statuses` and `stopping` name each job by its token. Return observations of
-        runs that are neither over nor healthy. Raises `StoreError`."""
+        asked to stop. `statuses` and `stopping` name each job by its token. Return an observation
+        for each run that is not over and not healthy, such as a queued, silent or paused run.
+        Raises `StoreError`."""
         self._kernel.check(statuses)
         if any(status.state in GONE for status in statuses.values()):
             # A worker records its outcome before it exits. So only an outcome that is missing after
@@ -75,8 +76,8 @@ class LostWorkers:
         return observations
 
     def _is_over(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> bool:
-        """Record the outcome of an attempt if its worker certainly will not do so. `stopped`:
-        its job was asked to stop. Return whether the attempt is over."""
+        """Record the outcome of an attempt if its worker certainly will not. `stopped`: its job was
+        asked to stop. Return whether the attempt is over."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         if view.cancel and status.state in GONE:
             # A worker checks for a cancellation before it claims its attempt, so no worker will
@@ -102,7 +103,7 @@ class LostWorkers:
     def _observe(
         self, run: str, attempt: int, status: JobStatus, stopped: bool
     ) -> Observation | None:
-        """Return the observation of an attempt that may be running, or None if it is healthy."""
+        """Return the observation of an attempt that is not over, or None if it is healthy."""
         stopping = stopped or self._run_table.views[run].cancel
         if status.state is JobState.PENDING:  # The job waits, so it sends no heartbeats yet.
             kind = Kind.STOPPING if stopping else Kind.QUEUED
@@ -152,9 +153,8 @@ class LostWorkers:
 
 
 class _KernelKills:
-    """The jobs that the kernel killed because memory was full. A job counts if it ended by
-    SIGKILL when the kernel killed a process of our control group, which usually contains the
-    jobs of this machine."""
+    """The jobs that the kernel probably killed because memory was full: they ended by SIGKILL while
+    the kernel killed a process of the launcher's control group."""
 
     def __init__(self) -> None:
         self._counter = MemoryKills()
@@ -162,7 +162,7 @@ class _KernelKills:
         self._ended: dict[str, bool] = {}
 
     def check(self, statuses: Mapping[str, JobStatus]) -> None:
-        """Record the jobs that ended since the last check, according to the backend."""
+        """Record which ended jobs the kernel killed."""
         count = self._counter.count()
         ended = {job: s for job, s in statuses.items() if s.state is JobState.ENDED}
         for job, status in ended.items():

@@ -47,8 +47,8 @@ _NEVER = "never"
 
 
 class Jobs(NamedTuple):
-    """The load of a sweep: `busy` jobs run, the service delays `paused` of them, and `wanted`
-    more could start now. At most `most` may run at the same time. `refused`: the service
+    """The load of a sweep: `busy` jobs run, the service delays `paused` of the running jobs, and
+    `wanted` more could start now. At most `most` may run at the same time. `refused`: the service
     rejected a job."""
 
     busy: int
@@ -59,8 +59,8 @@ class Jobs(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """The slots that a sweep holds. `share` is the number of slots that it can count on. If `share`
-    is less than the number that it wants, `why` is the reason, a key of `labels.LOWERED`."""
+    """The slots that a sweep holds. `share` is the number of slots that the sweep can count on. If
+    the sweep wants more than `share`, `why` is the reason, a key of `labels.LOWERED`."""
 
     slots: int
     share: int
@@ -68,16 +68,16 @@ class Allowance(NamedTuple):
 
 
 def name_of(root: str, sweep: str, identity: str = "") -> str:
-    """Return the name of a sweep in the record of its account. Without `identity`, return its name
-    in version 0.1."""
+    """Return the name of a sweep in the record of its account. Without `identity`, return the name
+    that version 0.1 used."""
     text = f"{root}/{sweep}\n{identity}" if identity else f"{root}/{sweep}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Governor:
-    """The part of a launcher that decides how many slots its sweep holds. `member` is the entry
-    with which the sweep joins the record. `most` is the number of jobs that the service runs at
-    the same time, if the user knows it. With None, the launchers learn this number."""
+    """The part of a launcher that takes slots for its sweep; each slot allows one job. `member` is
+    the sweep's entry in the account's record. `most` is the number of jobs that the service runs at
+    the same time. If `most` is None, the launchers learn this number."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class Governor:
 
     @contextmanager
     def holding(self) -> Generator[None]:
-        """Send heartbeats from a thread, since a step of the launcher may take minutes. When the
-        launcher ends, its slots stay with its running jobs."""
+        """Send heartbeats to the account's record while the block runs. After the block, the sweep
+        keeps the slots of its running jobs."""
         if not self._record.is_shared:
             yield
             return
@@ -148,7 +148,7 @@ class Governor:
         return self._allowance
 
     def leave(self) -> None:
-        """Give all slots back. Called when no job of the sweep is running."""
+        """Give all slots back to the account. Called when no job of the sweep is running."""
         self._joined = self._entered = False
         with suppress(StoreError):  # Other launchers notice that nothing runs.
             page = self._record.write(self._without_us)
@@ -156,7 +156,6 @@ class Governor:
                 self._record.forget([self._name])
 
     def _forget(self, page: Page) -> None:
-        """Remove former members from what this launcher remembers."""
         gone = self._abandoned.keys() - page.members.keys()
         if gone:
             with suppress(StoreError):
@@ -166,8 +165,7 @@ class Governor:
         self._seen = {name: seen for name, seen in self._seen.items() if name in page.members}
 
     def _let_go(self) -> None:
-        """Record that the sweep has no launcher any more. Other launchers could not notice this
-        while the process lives."""
+        """Record that the sweep has no launcher any more."""
         if not self._entered:
             return
         self._entered = self._joined = False
@@ -188,8 +186,8 @@ class Governor:
         return page._replace(members={k: v for k, v in page.members.items() if k != self._name})
 
     def _changed(self, page: Page, jobs: Jobs) -> Page:
-        """Return the page with the sweep's load, the resulting limit, and the slots that it
-        takes."""
+        """Return the account's page, updated with the sweep's load, the learned limit, and the
+        slots that the sweep takes."""
         gone = self._gone(page)
         members = dict(page.members)
         for name, slots in self._slots_needed(page, gone).items():
@@ -208,8 +206,8 @@ class Governor:
         return page._replace(learned=learned, members=members)
 
     def _turn(self, members: Mapping[str, Member], gone: set[str], jobs: Jobs) -> float:
-        """Return the turn of this sweep. A member that was away does not catch up on its turns,
-        since that would block all others."""
+        """Return the sweep's position in the rotation of members (see `Claim`). A member that
+        wanted no slots for a while does not go first, since it would block all others."""
         before = members.get(self._name)
         if before is not None and (before.slots or before.wants or not jobs.wanted):
             return before.turn
@@ -238,7 +236,7 @@ class Governor:
         return min(limits, default=None)
 
     def _claims(self, members: Mapping[str, Member], gone: set[str]) -> dict[str, Claim]:
-        """Return the claims of the members. A member without a launcher claims no more slots."""
+        """Return the claims of the members. A member without a launcher claims no new slots."""
         return {
             name: Claim(
                 member.weight, member.slots, 0 if name in gone else member.wants, member.turn
@@ -272,8 +270,7 @@ class Governor:
         return gone
 
     def _seek(self) -> None:
-        """Check sweeps without a launcher from time to time. This may take long, so it is not done
-        while writing a page."""
+        """Check the members without a launcher, at most every `_SEEK_SECONDS`."""
         now = self._clock()
         if now < self._seek_at:
             return
@@ -290,8 +287,8 @@ class Governor:
             abandoned.check()
 
     def _slots_needed(self, page: Page, gone: set[str]) -> dict[str, int]:
-        """Return how many slots each member without a launcher still needs. Members that need all
-        their slots are left out."""
+        """Return how many slots each member without a launcher still needs. Leave out members that
+        need all their slots and members that were not checked yet."""
         jobs: dict[str, int] = {}
         for name in gone:
             member, abandoned = page.members[name], self._abandoned.get(name)
@@ -304,7 +301,7 @@ class Governor:
 
 class _Abandoned:
     """A sweep without a launcher. `at_work` is the number of its runs that still run. `is_here`:
-    its launcher was on this machine."""
+    its launcher ran on this machine."""
 
     def __init__(self, member: Member, clock: Callable[[], float], *, is_here: bool) -> None:
         self.member, self._clock, self._since = member, clock, clock()
@@ -314,7 +311,8 @@ class _Abandoned:
         self.at_work = member.slots
 
     def check(self) -> None:
-        """Count the running runs again. A sweep that cannot be read keeps its count for a while."""
+        """Count the running runs again. A sweep that cannot be read keeps its count for
+        `_FORGET_SECONDS`."""
         try:
             self.at_work = self._count()
             self._since = self._clock()
@@ -343,8 +341,8 @@ class _Abandoned:
         return sum(self._heartbeats.quiet(*attempt) <= LEASE_SECONDS for attempt in opened)
 
     def _another(self, folder: SweepFolder) -> int:
-        """Return 0, the count of a sweep that another sweep in its folder has replaced. Raises
-        `StoreError` if the folder may be on another disk."""
+        """Return 0 if the other sweep in `folder` has replaced this one. Raises `StoreError` if
+        this sweep may still exist on another machine."""
         if folder.store.is_remote or self._is_here:
             return 0  # The other sweep has replaced this one.
         raise StoreError(f"{folder.address} is another sweep")
@@ -377,9 +375,8 @@ class Lowered(NamedTuple):
 
 
 class Parallelism:
-    """The limits of one launcher. `most` is the largest number of parallel jobs, from the plan
-    or a later request. `needed`: whether the launcher starts any runs; if not, it takes no
-    slots."""
+    """The limits of one launcher. `most` is the largest number of parallel jobs, from the plan or a
+    later request. `needed` is false for a launcher that starts no runs and so takes no slots."""
 
     def __init__(self, context: Context, service: Service, *, needed: bool) -> None:
         self._planned = self.most = context.plan.launch.max_parallel
@@ -391,7 +388,8 @@ class Parallelism:
 
     @property
     def here(self) -> int:
-        """The largest number of jobs that could run at the same time if there were no quota."""
+        """The number of jobs that may run at the same time before the account's quota is
+        applied."""
         return (
             self.most
             if self._machine_limit.limit is None
@@ -411,9 +409,9 @@ class Parallelism:
     def check(
         self, busy: int, startable: int, *, paused: int = 0, refused: str | None = None
     ) -> None:
-        """Adapt to the load: `busy` jobs run, the service delays `paused` of them, and
-        `startable` more could start. `refused` is what rejected a job: the service or the machine.
-        Raises `Unreachable` if the place of the quota does not answer; then no run may start."""
+        """Adapt to the load: `busy` jobs run, the service delays `paused` of them, and `startable`
+        more could start. `refused` is what rejected a job: the service or the machine. Raises
+        `Unreachable` if the account's quota cannot be read; then no run may start."""
         crowded = "machine" if refused == "machine" else None
         self._machine_limit = self._machine.see(
             self._machine_limit, Load(busy, 0, startable, crowded)
@@ -444,11 +442,11 @@ class Parallelism:
 
     @contextmanager
     def holding(self) -> Generator[None]:
-        """Hold the slots while the block runs, however long a step takes."""
+        """Hold the sweep's slots while the block runs."""
         with nullcontext() if self._governor is None else self._governor.holding():
             yield
 
     def leave(self) -> None:
-        """Give the slots back. Called when no job of the sweep is running."""
+        """Give the sweep's slots back. Called when no job of the sweep is running."""
         if self._governor is not None:
             self._governor.leave()

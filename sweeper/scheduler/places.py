@@ -40,8 +40,8 @@ _AGAIN = (State.PREEMPTED, State.LOST)
 
 
 class Places:
-    """The backends of one sweep, by the names of its places, in the order in which the places get
-    jobs."""
+    """The places of one sweep, in the order in which they get jobs. `backends` has the backend of
+    each place."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
         self._folder, self._clock = context.folder, context.clock
@@ -67,11 +67,10 @@ class Places:
         self._gone: set[str] = set()
 
     def at(self, run: str, attempt: int) -> str | None:
-        """Return the place of an attempt. If its intent names no place, the sweep had only one
-        place at that time, which is the first place now (`placement_guard.py`). If the grid no
-        longer has the named place, the attempt was cancelled; return the first place. If the intent
-        is damaged, record the error in `damaged` and return None. The attempt may then be at any
-        place, so no place is queried for it. Raises `StoreError`."""
+        """Return the place that an attempt's intent names. Return the first place if no intent
+        names one (the sweep then had only this place, see `placement_guard.py`), or if the grid no
+        longer has the named place (the attempt was then cancelled). If the intent is damaged,
+        record the error in `damaged` and return None. Raises `StoreError`."""
         if not self.several:
             return self.names[0]
         place = self._at.get((run, attempt))
@@ -86,7 +85,8 @@ class Places:
         return place
 
     def of_each(self, attempts: Mapping[str, int]) -> dict[str, dict[str, str]]:
-        """Group these attempts (run -> attempt) by place. Return token -> run for each place."""
+        """Group these attempts (run -> attempt) by place. Return token -> run for each place. Leave
+        out attempts with a damaged intent."""
         jobs: dict[str, dict[str, str]] = {place: {} for place in self.names}
         for run, attempt in attempts.items():
             place = self.at(run, attempt)
@@ -95,8 +95,8 @@ class Places:
         return jobs
 
     def ask(self, place: str, question: Callable[[Backend], T]) -> T:
-        """Query the backend of a place. Raises `Unreachable` if it does not answer, or if it cannot
-        be opened and there are other places."""
+        """Query the backend of a place. Raises `Unreachable` if it does not answer. If the sweep
+        has several places, a backend that cannot be opened also counts as unreachable."""
         try:
             answer = self._put(place, question)
         except Unreachable:
@@ -117,10 +117,10 @@ class Places:
             raise Unreachable(str(error)) from error
 
     def look_where_nothing_is(self, place: str) -> None:
-        """Poll a place that has no running attempts, so that it forgets the jobs that have
-        ended. If it did not answer the last query and has no jobs to look up, query it about an
-        arbitrary job, to learn whether it answers again. (A sweep's only place is not queried in
-        this way.) Raises `Unreachable` if it does not answer."""
+        """Poll a place without running attempts, so that its backend can forget ended jobs. If one
+        of several places did not answer the last query and has no jobs to look up, query it about
+        an arbitrary job, to learn whether it answers again. Raises `Unreachable` if it does not
+        answer."""
         try:
             self._put(place, lambda backend: backend.poll([]))
         except Unreachable:  # treat it like a place that could not be opened
@@ -149,8 +149,8 @@ class Places:
         return place not in self._silent_since
 
     def submit(self, place: str, jobs: Sequence[JobSpec]) -> None:
-        """Submit jobs to a place. If the sweep has other places and this one will never accept the
-        jobs, close it: it then counts as unreachable."""
+        """Submit jobs to a place. If the sweep has several places, a place that will never accept
+        the jobs is closed, and gets no more jobs."""
         try:
             self.backends[place].submit(jobs)
         except EnvironmentFailure as error:
@@ -178,13 +178,13 @@ class Places:
         self._until[place] = self._clock() + min(most, first * 2.0 ** min(times, 9))
 
     def takes(self, place: str) -> bool:
-        """Return whether jobs may be submitted to a place now: the place is not closed, and it
-        accepted the last job or refused the last job long enough ago."""
+        """Return whether jobs may be submitted to a place now. A closed place accepts none, and a
+        place that has refused a job accepts none for a while."""
         return place not in self._closed and self._clock() >= self._until.get(place, 0.0)
 
     def room(self, unsubmitted: Collection[str]) -> dict[str, int]:
-        """Return how many more jobs each place may get. `unsubmitted` are runs whose opened
-        attempts no backend has. A place that refused the last job gets one job as a test."""
+        """Return how many more jobs each place may get. `unsubmitted` are the runs whose opened
+        attempts have no job. A place that refused the last job gets at most one job, as a test."""
         opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
         everywhere = len(self._run_table.runs)
         if not self.several:
@@ -226,8 +226,9 @@ class Places:
         return most if room is None else min(room, most)
 
     def choose(self, run: str, room: Mapping[str, int]) -> str | None:
-        """Return the place for the next attempt of a run: the first with room, starting after the
-        place where the last attempt was preempted or lost. Return None if no place has room."""
+        """Return the place for a run's next attempt: the first with room, starting after the place
+        where the last attempt was preempted or lost. Return None if none of several places has
+        room."""
         if not self.several:
             return self.names[0]
         state, order = self._run_table.views[run].state, self.names
@@ -238,9 +239,9 @@ class Places:
         return next((place for place in order if room[place] > 0), None)
 
     def why_leave(self, place: str, room: Mapping[str, int]) -> str | None:
-        """Return why attempts that have no job at their place should move to another one: their
-        place accepts no jobs or has not answered for long, and another has room. Return None if
-        they should stay."""
+        """Return why attempts without a job should move from `place` to another place: `place`
+        accepts no jobs or has not answered for long. Return None if they should stay, or if no
+        other place has room."""
         room_elsewhere = any(free > 0 for other, free in room.items() if other != place)
         if not self.several or not room_elsewhere:
             return None
@@ -268,9 +269,9 @@ class Withdrawals:
         self._starting = starting
 
     def check(self, place: str, runs: Iterable[str], unsubmitted: set[str]) -> list[str]:
-        """If `place` keeps the opened attempts of these runs waiting, withdraw as many of them
-        as other places have room for. Remove their runs from `unsubmitted`, the runs whose
-        opened attempts no backend has. Return the runs that stay."""
+        """If `place` accepts no jobs or does not answer for long, withdraw the opened attempts of
+        these runs, as many as other places have room for. Remove the withdrawn runs from
+        `unsubmitted`, the runs whose opened attempts have no job. Return the other runs."""
         runs = list(runs)
         room = self._places.room(unsubmitted)
         elsewhere = sum(room.values()) - room[place]
@@ -291,15 +292,14 @@ class Withdrawals:
         return staying
 
     def finish(self) -> None:
-        """End the attempts that a killed launcher was withdrawing. No worker has claimed them, and
-        none can."""
+        """End the attempts that a killed launcher was withdrawing, and start their runs again."""
         for run, view in self._run_table.views.items():
             claimed = view.state.event is Event.CLAIMED and self._starting
             if claimed and self._run_table.finish_withdrawal(run, view.state.attempt):
                 self.start_elsewhere(run, view.state.attempt)
 
     def start_elsewhere(self, run: str, attempt: int) -> None:
-        """Start a run again whose attempt was withdrawn, unless a user has cancelled this attempt
-        since."""
+        """Restart a run whose attempt was withdrawn. Do nothing if a user has cancelled this
+        attempt."""
         if not self._run_table.is_cancelled(run, attempt):
             self._policy.excuse(run, attempt, "because its place did not accept it")
