@@ -43,13 +43,13 @@ class Summary(NamedTuple):
     """The state of a sweep. `counts` are its runs by state. `to_start` counts the runs that the
     launcher will still start.
 
-    `unreachable` says what does not answer. `held` says why no runs are started, and `held_back`
-    counts the runs that therefore wait for another launch. `limit` is the number of jobs that may
-    run at the same time, if that differs from the plan's `max_parallel`, and `limit_by` the reason,
-    a key of `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to
-    start that have run before. `waits` are messages about stages or the race, for example about
-    runs that wait in vain. `ends` says why the scheduler ends before the sweep is over. `to_come`
-    counts the runs that are unknown until other runs have ended.
+    `unreachable` says what does not answer. `held` says why no runs are started. `held_back` counts
+    the runs that wait for a user's action. `limit` is the number of jobs that may run at the same
+    time, if that differs from the plan's `max_parallel`, and `limit_by` the reason, a key of
+    `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to start
+    that have run before. `waits` are messages about stages or the race, for example about runs that
+    wait in vain (see `Stages`). `ends` says why the scheduler ends before the sweep is over.
+    `to_come` counts the runs that stages or the race create when other runs have ended.
     """
 
     counts: Counter[State]
@@ -67,7 +67,7 @@ class Summary(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of runs, including those that are not known yet."""
+        """The number of runs, including `to_come`."""
         return self.counts.total() + self.to_come
 
     @property
@@ -87,8 +87,8 @@ def line(summary: Summary) -> str:
 
 
 def exit_code(summary: Summary) -> int:
-    """Return the exit code that `sweeper status` has for a sweep: 4 while some runs have not
-    ended or are held back, else 0 if all runs succeeded, else 3."""
+    """Return the exit code that `sweeper status` has for a sweep: 4 while runs are running, still
+    to start or held back, else 0 if all runs have succeeded, else 3."""
     if not summary.finished or summary.held_back:
         return 4
     return 0 if summary.counts[State.SUCCEEDED] == summary.counts.total() else 3
@@ -136,8 +136,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
 
 
 def _news(summary: Summary, printed: set[str]) -> list[str]:
-    """Return the lines of a summary that are printed once and were not printed yet. Add them to
-    `printed`."""
+    """Return the lines of a summary that are not in `printed`, and add them to `printed`."""
     held = [f"held: {summary.held}"] if summary.held is not None else []
     lines = [*held, *summary.waits, *summary.alarms]
     lines += [] if summary.ends is None else [summary.ends]
@@ -148,8 +147,6 @@ def _news(summary: Summary, printed: set[str]) -> list[str]:
 
 
 def _sentence(summary: Summary) -> str:
-    """Summarise a sweep in a line. Each run is counted once: as over, running, to start, or to
-    start again."""
     counts = summary.counts
     parts = [f"{counts[State.SUCCEEDED]}/{summary.total} succeeded"]
     again = summary.again
@@ -199,7 +196,7 @@ class Publisher:
 
 
 class StatusDisplay:
-    """Passes changes to the first backend that shows jobs."""
+    """Shows the sweep and its runs on the first backend that has a display."""
 
     def __init__(self, backends: Iterable[Backend], clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -211,7 +208,7 @@ class StatusDisplay:
     def show(
         self, summary: Summary, views: Mapping[str, "View"], observed: Mapping[str, Observation]
     ) -> None:
-        """Show the state of the sweep and its runs. If that fails, it is retried the next time."""
+        """Show the sweep and its runs. If the display fails, the next call tries again."""
         if self._display is None or (self._clock() < self._next and not summary.finished):
             return
         words = {

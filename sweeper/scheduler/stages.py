@@ -58,9 +58,9 @@ def _of_best_cell(
     missing: Collection[str],
     sign: float,
 ) -> tuple[tuple[str, float], ...]:
-    """Return the runs with a value of the cell with the best mean; empty if no cell has a value.
-    Cells in which a run has no value at all come last, unless `failed: drop` ignores such runs.
-    Before them come cells in which a run has a value, but not in its last record."""
+    """Return the runs with a value of the best cell; empty if no run has a value. A cell is judged
+    by its mean. Cells with a run without a value come last, unless the metric has `failed: drop`.
+    Just before them come cells with a run whose last record lacks the metric."""
     planned: dict[str, list[str]] = {}
     for run in choice.candidates:
         if run in runs:
@@ -131,12 +131,13 @@ _PATHS = {"checkpoint.state": "state_path", "checkpoint.sampler": "sampler_path"
 
 
 class Missing(StoreError):
-    """A parent of a run lacks a value that the run takes from it. The message names the value."""
+    """The error that a run takes a value from an ancestor that does not have it. The message names
+    the value."""
 
 
 class _Lack(NamedTuple):
-    """A value that other runs need and that `runs` lack. This record stays valid until these runs
-    have more than `size` events."""
+    """A value that other runs need and that `runs` lack. The record is valid while these runs have
+    `size` events."""
 
     runs: tuple[str, ...]
     size: int
@@ -144,7 +145,8 @@ class _Lack(NamedTuple):
 
 
 class Stages:
-    """The stages of one sweep, as of the last `check`. In a sweep without stages no run waits."""
+    """The stages of one sweep, as of the last `check`. In a sweep without stages no run waits. A
+    run waits in vain if its wait cannot end without a user's action."""
 
     def __init__(self, context: Context, run_table: RunTable, env_file: str | None = None) -> None:
         self._context, self._run_table = context, run_table
@@ -169,23 +171,23 @@ class Stages:
     @property
     def messages(self) -> tuple[str, ...]:
         """Messages about runs that wait in vain, one for each reason, and about checkpoints that
-        may be deleted before runs have started from them."""
+        may expire before runs have started from them."""
         held = told_of(self._plan, self._runs, self._stages)
         return (*held, *dict.fromkeys(self._expiring.values()))
 
     @property
     def to_come(self) -> int:
-        """The number of runs that are not known yet but will be."""
+        """The number of unknown runs that do not wait in vain."""
         return sum(self._plan.unknown[name] for name, w in self._stages.items() if not w.vain)
 
     @property
     def held_back(self) -> int:
-        """The number of runs that wait in vain, including those not known yet."""
+        """The number of runs that wait in vain, including unknown runs."""
         unknown = sum(self._plan.unknown[name] for name, w in self._stages.items() if w.vain)
         return unknown + sum(wait.vain for wait in self._runs.values())
 
     def in_vain(self, run: str) -> bool:
-        """Return whether a run waits for something that cannot happen."""
+        """Return whether a run waits in vain."""
         return run in self._runs and self._runs[run].vain
 
     def check(self, cancelled: Request | None = None) -> None:
@@ -218,8 +220,8 @@ class Stages:
             self._cancel_fresh(cancelled)
 
     def _cancel_fresh(self, cancelled: Request) -> None:
-        """Cancel runs that a choice created while the user was cancelling the sweep, since the
-        user's command did not know them."""
+        """Cancel runs that a choice created while the user was cancelling the sweep. The user's
+        command has not cancelled these runs."""
         for run, view in self._run_table.views.items():
             at_work = view.wants or view.state.state in OPEN or view.state.unacknowledged
             fresh = view.state.opened <= 1 and self._run_table.runs[run].parents
@@ -241,7 +243,6 @@ class Stages:
         self._runs, self._stages = waits(self._plan, self._fate, seen)
 
     def _progress(self) -> tuple[object, ...]:
-        """Return the parts of the state that one pass of `check` may change."""
         choices = tuple(choice.key for choice in self._plan.choices)
         return len(self._plan.runs), choices, len(self._lacking), len(self._away)
 
@@ -251,7 +252,6 @@ class Stages:
         self._lacking[key] = _Lack(runs, self._size(runs), Wait(reason, vain=True))
 
     def _size(self, runs: Iterable[str]) -> int:
-        """Return the number of events of runs, which never shrinks."""
         views = self._run_table.views
         return sum(views[run].size for run in runs if run in views)
 
@@ -261,7 +261,7 @@ class Stages:
                 self._see(run, trouble)
 
     def _see(self, run: str, trouble: list[str]) -> None:
-        """Check that the succeeded parents of a run have everything that it takes from them."""
+        """Check that the parents of a run have everything that the run takes from them."""
         planned = self._run_table.runs[run]
         try:
             self.config(planned)
@@ -348,7 +348,7 @@ class Stages:
             )
 
     def _choose(self, choice: Choice) -> bool:
-        """Make a choice if all runs that it chooses from have ended. Return whether it is recorded
+        """Make a choice if all its candidates have ended. Return whether the choice is recorded
         now."""
         fates: dict[str, Fate] = {
             run: fate_of(run, self._fate, self._runs) for run in choice.candidates
@@ -374,7 +374,7 @@ class Stages:
         return True
 
     def _sweep(self) -> "Sweep":
-        """Return the recorded sweep, read once per look."""
+        """Return the recorded sweep, read at most once per `check`."""
         if self._recorded is None:
             from sweeper.results.sweeps import Sweep
 

@@ -68,10 +68,9 @@ def worker_argv(
     env_file: str | None,
     carried: Carried | None = None,
 ) -> list[str]:
-    """Return the command line of a job. `env_file`, the file with the runs' environment on this
-    machine, is passed on if the store is remote and jobs can read the file, since workers may
-    need it to reach the store. `carried` is what a job needs if it shares no files with this
-    machine."""
+    """Return the command line of a job. It contains `env_file`, the file with the runs' environment
+    on this machine, only if the store is remote and jobs can read the file. `carried` is what a job
+    needs if it shares no files with this machine."""
     return worker_command(
         folder.address,
         token,
@@ -84,8 +83,8 @@ def worker_argv(
 
 
 def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> list[str]:
-    """Return the beginning of the command line of a job whose machine has only Python; empty for
-    other jobs."""
+    """Return the command that starts sweeper on a machine with only Python (see `bare_command`);
+    empty if the job needs no such command."""
     if carried is None or capabilities.files:
         return []
     from sweeper.recipe.job_bundle import bare_command
@@ -104,8 +103,8 @@ class JobBuilder:
         """The capabilities of jobs, by place."""
 
     def bare(self, place: str) -> list[str]:
-        """Return the beginning of the command lines of jobs at a place whose machines have only
-        Python; empty for other places."""
+        """Return the command that starts sweeper on a place's machines if they have only Python;
+        empty for other places."""
         return _bare(self.capabilities[place], self._folder.store, self._plan.carried)
 
     def spec(self, run: Run, attempt: int, place: str) -> JobSpec:
@@ -124,8 +123,8 @@ class JobBuilder:
         )
 
     def _window(self, launch: Launch, run: Run, attempt: int) -> str | None:
-        """Return the text that the jobs of one window share; None for a job that has a window of
-        its own."""
+        """Return the text `window` of a job's `JobSpec`. Jobs with the same text share a window;
+        with None, a job has its own."""
         if launch.window is None and launch.window_panes is not None:
             return run.stage or self._folder.name
         return render_window(launch.window, self._folder.name, run, attempt)
@@ -133,8 +132,8 @@ class JobBuilder:
 
 class Submitter:
     """Submits attempts of one sweep to its `places`. `service` is the service record of the last
-    launch, `engine` the engine watch if the runs use sweeper's engine, and `stages` the source of
-    values that runs take from other runs."""
+    launch. `engine` is the engine watch, if the runs use sweeper's engine. `stages` has the values
+    that runs take from other runs."""
 
     def __init__(
         self,
@@ -157,8 +156,8 @@ class Submitter:
 
     def open(self, places: Mapping[Attempt, str]) -> dict[str, str]:
         """Record the description of each attempt, and then the intent to submit it to its place.
-        Return run -> recorded place, which is another one if another launcher has opened the
-        attempt there. Runs whose intent is damaged are left out."""
+        Return run -> place. If another launcher has already recorded an intent, return the place in
+        that intent. Leave out runs whose intent is damaged."""
         self._write({key: self._job(*key, place) for key, place in places.items()})
         launch = self._launch()
         intents = {key: {"place": place} | launch for key, place in places.items()}
@@ -173,8 +172,8 @@ class Submitter:
         return recorded
 
     def describe_again(self, place: str, runs: Iterable[str]) -> None:
-        """Record the description of each run's newest opened attempt again, made from the plan for
-        its place. An unchanged record is not rewritten, since a job may be reading it."""
+        """Write the description of each run's newest opened attempt again, from the current plan.
+        Do not rewrite an unchanged description, since a job may be reading the file."""
         attempts = [(run, self._run_table.views[run].state.opened) for run in runs]
         jobs = {key: self._job(*key, place) for key in attempts}
         # While a queue is closed, this function is called in every round. So skip the jobs whose
@@ -192,7 +191,7 @@ class Submitter:
         self._described |= new
 
     def _job(self, run: str, attempt: int, place: str) -> bytes:
-        """Return the description of an attempt's work at a place, which its job reads."""
+        """Return the encoded `job.json` of an attempt at a place."""
         planned = self._run_table.runs[run]
         planned = planned._replace(config=self._stages.config(planned))
         plan = self._context.plan.of(planned.stage)
@@ -218,7 +217,7 @@ class Submitter:
         return encode(described.document())
 
     def _write(self, jobs: Mapping[Attempt, bytes]) -> None:
-        """Write the job description of each attempt, after the diff of the attempt's code."""
+        """Write the code's diff and then `job.json` for each attempt."""
         folder, diff = self._context.folder, self._code_diff()
 
         def write(key: Attempt) -> None:
@@ -229,13 +228,13 @@ class Submitter:
         each(folder.store, write, jobs)
 
     def _launch(self) -> dict[str, object]:
-        """Return what an INTENT event records about its launch: `{"launch": id}`, or `{}` if the
-        plan has no id of a launch."""
+        """Return the field of an INTENT event that names the launch: `{"launch": id}`, or `{}` if
+        the plan has no id of a launch."""
         identity = launch_id(self._context.plan.provenance)
         return {} if identity is None else {"launch": identity}
 
     def _code_diff(self) -> bytes:
-        """Return the diff of the code against its commit; empty if there is none."""
+        """Return the diff of the code against its git commit; empty if there is none."""
         if self._diff is None:
             diff = table_of((self._context.plan.provenance or {}).get("diff"))
             self._diff = b""
@@ -244,8 +243,8 @@ class Submitter:
         return self._diff
 
     def submit(self, place: str, runs: Sequence[str]) -> None:
-        """Submit the newest opened attempt of each run to its place, and record that it was
-        accepted."""
+        """Submit the newest opened attempt of each run to a place, and record that the place has
+        accepted it."""
         if not runs:
             return
         attempts = {run: self._run_table.views[run].state.opened for run in runs}
@@ -256,6 +255,7 @@ class Submitter:
 
 
 def _requirements(plan: Plan) -> str | None:
-    """Return the path of the recipe's requirements file within the copy of the code, or None."""
+    """Return the path of the recipe's requirements file within the copy of the code, or None if the
+    plan has no such file."""
     name = plan.launch.requirements
     return None if name is None or plan.carried is None else plan.carried.files.get(name)

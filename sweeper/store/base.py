@@ -82,8 +82,8 @@ class Store(Protocol):
         ...
 
     def upload(self, path: str, source: str) -> None:
-        """Copy the local file `source` to `path`, like `replace`. Raises `NotFound` if `source`
-        does not exist."""
+        """Copy the local file `source` to `path`, and overwrite an existing file there. Raises
+        `NotFound` if `source` does not exist."""
         ...
 
     def remove(self, paths: Iterable[str]) -> None:

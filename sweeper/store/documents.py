@@ -82,7 +82,8 @@ def place_of(store: Store, path: str) -> str:
 
 
 def dotted(document: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the values of a nested document by dotted keys. An empty mapping counts as a value."""
+    """Yield the dotted key and the value of each leaf of a nested document. An empty mapping counts
+    as a leaf."""
     for key, value in document.items():
         if isinstance(value, Mapping) and value:
             yield from dotted(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
@@ -99,8 +100,8 @@ def strict(value: object) -> object: ...
 
 
 def strict(value: object) -> object:
-    """Copy a document so that any JSON reader accepts it: numbers that are not finite become their
-    names ("NaN", "Infinity", "-Infinity"), and keys become text."""
+    """Copy a document so that any JSON reader accepts it: numbers that are not finite become the
+    strings "NaN", "Infinity" and "-Infinity", and keys become strings."""
     if isinstance(value, Mapping):
         table = cast(Mapping[object, object], value)
         return {str(key): strict(inner) for key, inner in table.items()}
@@ -118,8 +119,8 @@ def timestamp(seconds: float | None = None) -> str:
 
 
 def seconds_since(text: str | None) -> float | None:
-    """Return the seconds since a time in a document; None for None. Raises `ValueError` if the text
-    is not a time."""
+    """Return the seconds since a time in a document; None if `text` is None. Raises `ValueError` if
+    the text is not a time."""
     if text is None:
         return None
     from datetime import datetime  # imported late, since most verbs compute no age

@@ -18,10 +18,9 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class LocalStore:
-    """A folder on a local disk, or on a shared one with working `link` and `rename`.
+    """A folder on a local disk, or on a shared disk with hard links and atomic renames.
 
-    A killed writer may leave a file `.tmp-...` behind. Such a file is never listed, and does no
-    harm.
+    A killed writer may leave a file `.tmp-...` behind. The store never lists such a file.
     """
 
     is_remote = False
@@ -49,8 +48,8 @@ class LocalStore:
 
     def _for_writing(self, path: str, *, itself: bool = False) -> str:
         """Return the local path of a file to write or remove. Raises `StoreError` if a folder
-        between the sweep's folder and the file is a symbolic link; the sweep's folder itself may
-        be one. With `itself`, the file must not be a link either."""
+        between the sweep's folder and the file is a symbolic link. With `itself`, also raises
+        `StoreError` if the file is a link."""
         full = self._full(path)
         sweep, _, inside = full[len(self.root) + 1 :].partition(os.sep)
         if inside:
@@ -58,8 +57,8 @@ class LocalStore:
         return full
 
     def _see_root(self) -> None:
-        """Raise `StoreError` if the root existed before and is now missing or empty: its disk
-        was probably unmounted. A write must not create the root a second time."""
+        """Raise `StoreError` if the root existed at an earlier check and is now missing or empty,
+        probably because its disk was unmounted."""
         # Read first: another thread may create the root after `stat` missed it.
         before = self._inode
         try:

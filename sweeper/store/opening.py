@@ -14,8 +14,8 @@ def default_root() -> str:
 
 
 def open_store(root: str) -> Store:
-    """Return the store at `root`: a folder, its `file://` URL, or a URL for `sweeper.store.remote`
-    (`s3://bucket/prefix`).
+    """Return the store at `root`: a folder, its `file://` URL, or the URL of a remote store, such
+    as `s3://bucket/prefix`.
 
     Raises `StoreError` for an unknown kind of store.
     """

@@ -17,7 +17,7 @@ _MOST_BYTES = 32 << 20
 
 
 class Packed(NamedTuple):
-    """A file's content, with its size and stamp when it was packed."""
+    """The content of a packed file, and the size and stamp that the file had when it was packed."""
 
     size: int
     stamp: int
@@ -25,7 +25,8 @@ class Packed(NamedTuple):
 
 
 def read_packed(store: Store, top: str) -> dict[str, Packed]:
-    """Return the packed files of the sweep `top` by path; empty if they cannot be read."""
+    """Return the packed files of the sweep `top` by path; empty if there are none or they cannot be
+    read."""
     files: dict[str, Packed] = {}
     try:
         for line in store.read(f"{top}/{NAME}").splitlines():
@@ -37,9 +38,9 @@ def read_packed(store: Store, top: str) -> dict[str, Packed]:
 
 
 def pack(store: Store, top: str, entries: Iterable[Entry], read: Callable[[str], bytes]) -> None:
-    """Pack the small files of the sweep `top` that are among `entries`. Do nothing if there are too
-    few such files, or if they are too large together. `entries` must have been listed before `read`
-    reads the files. Raises `StoreError`."""
+    """Pack the files of the sweep `top` that `entries` lists with at most `LARGEST` bytes. Do
+    nothing if there are fewer than `_FEWEST` such files, or if they have more than `_MOST_BYTES` in
+    total. The caller must list `entries` before `read` reads the files. Raises `StoreError`."""
     chosen = [entry for entry in entries if entry.size <= LARGEST]
     if len(chosen) < _FEWEST or sum(entry.size for entry in chosen) > _MOST_BYTES:
         return

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class _Listed(TypedDict, total=False):
-    """An entry of a listing, without the fields that only `_stamp` uses."""
+    """A file or folder in a listing by fsspec. Only `_stamp` reads its other fields."""
 
     name: Required[str]
     type: str
@@ -32,10 +32,9 @@ class _Listed(TypedDict, total=False):
 
 
 class _Kind(NamedTuple):
-    """A filesystem of fsspec that can create files exclusively: its package and options. `whole`
-    are options for reading a file with one request; without them, the filesystem would request
-    the size first. `prefixed`: the filesystem's `find` can list the keys with a prefix in one
-    request."""
+    """A filesystem of fsspec that can create files exclusively: its package and options. With the
+    options `whole`, reading a file takes one request instead of two. `prefixed`: the filesystem's
+    `find` can list the keys with a prefix in one request."""
 
     package: str
     options: dict[str, object]
@@ -121,7 +120,8 @@ def open_remote(root: str) -> "RemoteStore":
 
 
 def packages_of(root: str) -> list[str]:
-    """Return the packages needed for the store at the URL `root`."""
+    """Return the packages needed for the store at the URL `root`; empty for an unsupported
+    scheme."""
     kind = _KINDS.get(root.partition("://")[0])
     return [] if kind is None else list(dict.fromkeys(("fsspec", kind.package)))
 
@@ -180,8 +180,8 @@ class RemoteStore:
         self._do(path, lambda: self._fs.pipe_file(full, data), writing=True)
 
     def append(self, path: str, data: bytes) -> None:
-        """Raise an error, since appending would send the whole file again. Files that grow go
-        through the spool."""
+        """Raise `StoreError`, since a remote store cannot append. Files that grow go through the
+        spool."""
         del data
         raise StoreError(f"{self._shown(path)}: cannot append to a file on {self.root}")
 
@@ -366,15 +366,14 @@ def _session() -> object:
 
 @functools.cache
 def _loader() -> object:
-    """Return the loader of the descriptions of AWS's services. All sessions share the loader,
-    because it caches the descriptions: reading the descriptions takes most of the time of opening a
-    store."""
+    """Return the loader of the descriptions of AWS's services. All sessions share this loader and
+    the descriptions that it has read, because reading them is slow."""
     return import_module("aiobotocore.session").AioSession().get_component("data_loader")
 
 
 def _code(error: BaseException) -> str:
-    """Return S3's error code, or the HTTP status of Google's or Azure's answer; "" for other
-    errors."""
+    """Return the error code of S3, or the HTTP status of Google or Azure, from an error; "" for
+    other errors."""
     for cause in (error, error.__cause__):
         response: object = getattr(cause, "response", None)
         if isinstance(response, dict):
@@ -387,8 +386,8 @@ def _code(error: BaseException) -> str:
 
 
 def _is_taken(error: Exception) -> bool:
-    """Return whether a create failed because the file exists. The clients of Ceph and Google do not
-    raise FileExistsError then, so the codes of their errors are checked."""
+    """Return whether a create failed because the file exists. For Ceph and Google, the code of the
+    error says so, not the error's class."""
     return isinstance(error, FileExistsError) or _code(error) in ("PreconditionFailed", "412")
 
 
@@ -411,7 +410,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _stamp(about: Mapping[str, object]) -> int:
-    """Return a number that changes when the listed size, hash, version or time of a file does."""
+    """Return a number that changes when a file's size, hash, version or time in the listing
+    changes."""
     keys = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated")
     parts = [str(about.get(key)) for key in (*keys, "mtime", "created") if key in about]
     text = "|".join([str(about.get("size")), *parts])

@@ -52,7 +52,7 @@ def direct(
     store: "Store", method: str, arguments: Iterable[object], data: bytes
 ) -> tuple[Any, bytes]:
     """Execute a request: call `method` of the store. Return the result as JSON data, and the bytes
-    that were read."""
+    that the method has read (empty for methods that read no content)."""
     if method == "address":
         return store.root, b""
     if method == "read_many":
@@ -100,7 +100,7 @@ _REOPEN_SECONDS = 5.0
 
 
 def _store(root: str) -> Any:
-    """Return the store. The first request opens the store, and gets the error if opening fails."""
+    """Return the store at `root`. The first call opens the store."""
     from sweeper.store.opening import open_store
 
     with _opening:
@@ -112,14 +112,15 @@ def _store(root: str) -> Any:
 
 def _reopen(root: str) -> None:
     """Make the next request open the store again, since credentials may have been renewed. Do
-    nothing if the store was opened a moment ago."""
+    nothing if the store was opened in the last `_REOPEN_SECONDS`."""
     with _opening:
         if root in _stores and time.monotonic() - _opened[root] > _REOPEN_SECONDS:
             del _stores[root]
 
 
 def main(root: str) -> None:
-    """Serve clients. Return when no client has been connected for a while."""
+    """Serve clients. Return when no client is connected and none has connected for
+    `_IDLE_SECONDS`."""
     from sweeper.common.daemon import LISTENING, user_of
 
     clients: set[socket.socket] = set()

@@ -36,7 +36,8 @@ _ERRORS = {kind.__name__: kind for kind in (AlreadyExists, NotFound, StoreError)
 
 
 class _NotSent(ConnectionError):
-    """The process did not receive the whole request, so it did nothing."""
+    """The error that the shared process did not receive a whole request, and so did not execute
+    it."""
 
 
 def open_shared(root: str) -> Store:
@@ -56,8 +57,8 @@ def start_shared(root: str) -> None:
 
 
 def _daemon(root: str) -> Daemon | None:
-    """Return a client of the shared process for the store at `root`; None if the store cannot be
-    shared."""
+    """Return a client of the shared process for the store at `root`; None if the store is local or
+    no process can be shared."""
     if "://" not in root or root.startswith(("file://", "memory://")) or not is_possible():
         return None
     folder = paths.stores()
@@ -72,8 +73,7 @@ def _daemon(root: str) -> Daemon | None:
 
 def _settings() -> Iterator[object]:
     """Yield the path, modification time and size of each configuration file of the stores' clients.
-    Two clients use the same shared process only if they see the same values. So a new process is
-    started after a file has changed."""
+    These values are part of the shared process's name, so a changed file leads to a new process."""
     for path in map(os.path.expanduser, _SETTINGS):
         with suppress(OSError):
             status = os.stat(path)
@@ -81,7 +81,8 @@ def _settings() -> Iterator[object]:
 
 
 class SharedStore:
-    """A store (see `sweeper.store.base.Store`) behind a shared process. Threads may use it."""
+    """A remote store (see `sweeper.store.base.Store`), reached through a shared process.
+    Thread-safe."""
 
     is_remote = True
     at_once = AT_ONCE
@@ -147,7 +148,7 @@ class SharedStore:
         self.close()
 
     def close(self) -> None:
-        """Close the idle connections. The process ends after a while without connections."""
+        """Close the idle connections to the shared process."""
         with suppress(IndexError):  # another thread took the last one
             while True:
                 self._idle.pop().close()
@@ -155,8 +156,8 @@ class SharedStore:
     def _call(
         self, method: str, *arguments: object, data: bytes = b"", again: bool = True
     ) -> tuple[Any, bytes]:
-        """Send a request to the process, and return its answer. `again`: the request may be sent
-        twice."""
+        """Send a request to the shared process, or to the store if there is no such process. Return
+        the answer. `again`: the request may be executed twice."""
         for _ in range(2):  # The second time, a new process is started.
             if self._direct is not None:
                 break

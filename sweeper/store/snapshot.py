@@ -27,8 +27,8 @@ _LISTINGS = 8
 
 
 class Contents(Protocol):
-    """A cache that lasts from one process to the next: the contents of small files by path and
-    stamp, and the listings of sweeps."""
+    """A cache that later processes also use. It has the contents of small files, by path and stamp,
+    and the listings of sweeps."""
 
     gates: tuple[str, ...]
     """Folders of a sweep. Every change of the sweep changes the listing of at least one of these
@@ -43,18 +43,18 @@ class Contents(Protocol):
         ...
 
     def listing(self, top: str, gate: Sequence[Entry]) -> Sequence[Entry] | None:
-        """Return the cached listing of the sweep `top`; None if there is none, or it is outdated.
-        `gate` has the files that are now in the folders `gates` of the sweep."""
+        """Return the cached listing of the sweep `top`; None if it is missing or outdated. `gate`
+        is the current listing of the sweep's folders `gates`."""
         ...
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
-        """Cache the listing of the sweep `top`. `gate` must have been listed before the sweep."""
+        """Cache the listing of the sweep `top`. The caller must list `gate` before `listing`."""
         ...
 
 
 class Snapshot:
-    """A `Store` (see `sweeper.store.base`) that shows each sweep as it was when it was first read.
-    Writes go to the underlying store, and later reads see them. Threads may share it."""
+    """A `Store` (see `sweeper.store.base`) that shows each sweep as it was at the first read. After
+    a write to a sweep, the underlying store is read instead. Threads may share a snapshot."""
 
     is_remote = True
     at_once = AT_ONCE
@@ -98,13 +98,13 @@ class Snapshot:
         self._store.remove(removed)
 
     def _forget(self, path: str) -> None:
-        """Read everything in the sweep of `path` from the underlying store from now on."""
+        """From now on, read the sweep that contains `path` from the underlying store."""
         with self._lock:
             self._changed.add(path.partition("/")[0])
 
     def _listing(self, path: str) -> dict[str, Entry] | None:
-        """Return the listing of the sweep that contains `path`, by path; None if the underlying
-        store must be asked instead."""
+        """Return a listing that includes the sweep of `path`, as path -> entry. Return None if the
+        caller must use the underlying store."""
         top, slash, _ = path.partition("/")
         with self._lock:
             if not top or top in self._changed or posixpath.normpath(path) != path.rstrip("/"):
@@ -123,8 +123,8 @@ class Snapshot:
             self._expected = deque(tops)
 
     def _add(self, top: str) -> None:
-        """List a sweep, together with the next expected ones. Each call for an expected sweep
-        lists up to twice as many sweeps as the one before, at most `_LISTINGS`."""
+        """List the sweep `top`. If it was announced by `expect`, also list the next announced
+        sweeps. The number of sweeps per call doubles, up to `_LISTINGS`."""
         batch = {top: None}
         if top in self._expected:
             while self._expected and len(batch) < self._listed_at_once:
@@ -160,8 +160,8 @@ class Snapshot:
         return {entry.path: entry for entry in listing}
 
     def _list_each(self) -> dict[str, Entry]:
-        """List the whole root: folder by folder, or in one listing if there are more than `AT_ONCE`
-        folders."""
+        """List the whole root: one request per folder, or one for all if there are more than
+        `AT_ONCE` folders."""
         children = [*self._store.children()]
         tops = [child.path[:-1] for child in children if child.path.endswith("/")]
         if len(tops) > AT_ONCE:
@@ -225,8 +225,8 @@ class Snapshot:
             self._contents.put(entry.path, (entry.size, entry.stamp), data)
 
     def _unpack(self, top: str, listing: dict[str, Entry]) -> bool:
-        """Read the packed files of a sweep, unless they were read before. Return whether this call
-        read any."""
+        """Read the packed files of a sweep when first called for this sweep. Return False if they
+        were read before or do not exist."""
         if top in self._packs:
             return False
         has = f"{top}/{packed.NAME}" in listing
@@ -234,8 +234,8 @@ class Snapshot:
         return has
 
     def _read_ahead(self, entry: Entry, listing: dict[str, Entry]) -> None:
-        """Read a file into memory, and with it the next files of the same name in other folders. A
-        file that cannot be read is skipped: `read` reads it again and raises the error."""
+        """Read a file into memory, together with files of the same name in the next folders. Skip a
+        file that cannot be read: `read` then reads it again and raises the error."""
         folder, _, name = entry.path.rpartition("/")
         kind = folder.rpartition("/")[0], name
         window = self._windows.get(kind, 1)

@@ -11,8 +11,8 @@ _IGNORE = "# Made by sweeper: results are not for git. Remove this file to commi
 
 
 def check_root(store: Store) -> None:
-    """Raise `StoreError` if the root is a folder that cannot be written to or created. Leaves
-    nothing behind. A remote store is not checked: it reports errors when it is used."""
+    """Raise `StoreError` if the root is a folder that cannot be written to or created. The check
+    leaves no file behind. A remote store is not checked: it reports errors when it is used."""
     root = store.local_path("")
     if root is None:
         return

@@ -26,8 +26,8 @@ _NO_DAYS: Mapping[str, Spent] = MappingProxyType({})
 
 class SweepSpent(NamedTuple):
     """The usage of one sweep. `counted` is the total since the sweep was `created`. `days` maps
-    each day (UTC) to the usage that was first seen on it, including usage of earlier sweeps of
-    the same name. `identity` still identifies the sweep after its folder was moved."""
+    each day (UTC) to the usage that was added on that day, including usage of earlier sweeps of the
+    same name. `identity` stays the same when the sweep's folder is moved."""
 
     sweep: str
     created: str | None = None
@@ -36,8 +36,8 @@ class SweepSpent(NamedTuple):
     identity: Sparse[str | None] = None
 
     def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
-        """Return a copy with the total usage `now`. The increase is added to `day`. If the sweep
-        was `created` anew, all of `now` is the increase."""
+        """Return a copy with the total usage `now`. The increase is added to `day`. If `created`
+        differs from the recorded time, the sweep is new, and the increase is all of `now`."""
         before = self.counted if created == self.created else NOTHING
         more = Spent(beyond(now.usage, before.usage), max(0.0, now.seconds - before.seconds))
         if not more.usage.models and not more.seconds:

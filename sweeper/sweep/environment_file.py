@@ -28,7 +28,7 @@ _MARK = "SWEEPER_KEPT"
 
 
 def env_file(folder: str) -> str:
-    """Return the path of the usual environment file of the sweep with the address `folder`."""
+    """Return the default path of the environment file of the sweep at the address `folder`."""
     import hashlib  # imported late: a worker on a local store does not need this
 
     name = hashlib.sha256(folder.encode()).hexdigest()[:16]
@@ -38,10 +38,10 @@ def env_file(folder: str) -> str:
 def write(
     folder: str, extra: Mapping[str, str], place: str | None = None, without: Sequence[str] = ()
 ) -> str:
-    """Write the environment for a sweep's workers: this process's environment without the
-    variables in `without`, updated by `extra`. Return the file's path. If `place` is given,
-    write the environment there. The usual file then only names `place`, so that the environment
-    can be found and removed later."""
+    """Write the environment for a sweep's workers: this process's environment without the variables
+    in `without`, updated by `extra`. Return the file's path: `place` if given, else the default
+    path. With `place`, the file at the default path only names `place`, so that the environment can
+    be found and removed later."""
     environment = {k: v for k, v in os.environ.items() if k not in (*_NOT_OURS, *without)}
     environment |= {**extra, OWNER: folder, _MARK: os.urandom(8).hex()}
     path = env_file(folder)
@@ -78,17 +78,17 @@ def change(path: str, values: Mapping[str, str]) -> None:
 
 
 def mark_of(path: str) -> str | None:
-    """Return the random value in the environment at `path` that identifies its launch. Return None
-    if the file cannot be read or has no such value."""
+    """Return the random value that identifies the launch whose environment is stored at `path`.
+    Return None if the file cannot be read or has no such value."""
     with suppress(EnvironmentFailure):
         return read_environment(path).get(_MARK)
     return None
 
 
 def forget(path: str | None, folder: str | None = None) -> None:
-    """Remove a file that `write` has written, if it exists. With `folder`, remove the file only if
-    the file names this folder of a sweep. Pass `folder` for a path from a store, because such a
-    path cannot be trusted. A file that cannot be removed now is removed by `gc`."""
+    """Remove an environment file, if it exists. With `folder`, remove the file only if it belongs
+    to the sweep at that address. Pass `folder` if the path comes from a store, because such a path
+    cannot be trusted. Errors are ignored."""
     if path is None:
         return
     if folder is not None:
@@ -103,8 +103,8 @@ def forget(path: str | None, folder: str | None = None) -> None:
 
 
 def read_environment(path: str | None) -> dict[str, str]:
-    """Read the environment of `sweeper launch` from the file at `path` (None: this process's
-    environment). Raises `EnvironmentFailure`."""
+    """Read the environment of `sweeper launch` from the file at `path`. If `path` is None, return
+    this process's environment. Raises `EnvironmentFailure`."""
     if path is None:
         return dict(os.environ)
     try:

@@ -20,15 +20,15 @@ class Outcome(NamedTuple):
     """The result of an attempt according to its latest event. Unknown values are None.
 
     Every event has the `time` when it was written (`2026-01-31T12:01:03Z`). The worker ran from
-    `started` to `ended`, for `wall_s` seconds. `code` is the recipe's exit code; if a signal
-    ended the recipe, `signal` is its name instead. `reason` is one word, `detail` a sentence. In
-    a claim, `nonce` is a random value, and `submitted` is the attempt whose job made the claim.
-    `place` is the backend to which the attempt is submitted (only in an intent). `launch` is the
-    id of the launch whose code and packages the attempt ran; if the code was not copied,
-    `program` is the digest of its source files. `gpus` are the attempt's devices (`0,1`).
-    `usage` is what the recipe used of its service, and `sessions` are the ids of its sessions
-    there. All pauses together took `paused_s` seconds; `pauses` lists the longest in the order
-    in which they began.
+    `started` to `ended`, for `wall_s` seconds. `code` is the recipe's exit code. If a signal ended
+    the recipe, `signal` is the signal's name and `code` is None. `reason` is one word, `detail` a
+    sentence. In a claim, `nonce` is a random value, and `submitted` is the attempt for which the
+    claiming job was submitted. `place` is the backend to which the attempt is submitted (only in an
+    intent). `launch` is the id of the launch whose code and packages the attempt ran. `program` is
+    the digest of the recipe's source files, if the code was not copied. `gpus` are the attempt's
+    devices (`0,1`). `usage` is the recipe's usage of the service, and `sessions` are the ids of its
+    sessions on the service. All pauses together took `paused_s` seconds; `pauses` lists the longest
+    in the order in which they began.
     """
 
     time: Sparse[Time | None] = None

@@ -34,9 +34,8 @@ _LOG_PATH = "{log_path}"
 
 
 class SweepFolder:
-    """The folder of the sweep `name` in `store`. Paths are relative to the store's root. `inner`
-    is the path from a run's folder to the folder with the run's metrics, or "" (see
-    `with_metrics_in`)."""
+    """The folder of the sweep `name` in `store`. Paths are relative to the store's root. `inner` is
+    the path of a run's metrics folder within the run's folder, or "" (see `with_metrics_in`)."""
 
     def __init__(self, store: "Store", name: str, inner: str = "") -> None:
         self.store = store
@@ -69,7 +68,7 @@ class SweepFolder:
 
     @classmethod
     def at_address(cls, address: str) -> "SweepFolder":
-        """Return the folder with this `address`. Raises `StoreError`."""
+        """Return the folder of the sweep at `address`. Raises `StoreError`."""
         root, _, name = address.rpartition("/")
         return cls.open(root, name)
 
@@ -83,16 +82,16 @@ class SweepFolder:
         return f"{self.name}/code/{name}"
 
     def launch(self, identity: str) -> str:
-        """Return the path of a launch's record. The record never changes, and says from where the
-        launch's attempts get their code."""
+        """Return the path of a launch's record, which never changes. The record says where the code
+        of the launch's attempts is."""
         return self.code(f"{identity}.launch.json")
 
     def chosen(self, stage: str, key: str) -> str:
-        """Return the path of the result of a choice among the runs of a stage."""
+        """Return the path of the recorded result of a choice among the runs of a stage."""
         return f"{self.name}/chosen/{stage}.{key}.json"
 
     def race_round(self, number: int) -> str:
-        """Return the path of round `number` of a race."""
+        """Return the path of the record of a race's round `number`."""
         return f"{self.name}/race/{number}.json"
 
     def event(self, run: str, attempt: int, event: Event) -> str:
@@ -100,11 +99,12 @@ class SweepFolder:
         return f"{self.state}/{run}/{attempt}.{event.value}.json"
 
     def stacks_request(self, run: str, attempt: int) -> str:
-        """Return the path of a request for the stacks of an attempt's recipe (`stacks.py`)."""
+        """Return the path of a request for the stack traces of an attempt's recipe
+        (`stacks.py`)."""
         return f"{self.state}/{run}/{attempt}.stacks"
 
     def stacks(self, run: str, attempt: int) -> str:
-        """Return the path of the answer to a request for stacks (`stacks.py`)."""
+        """Return the path of the answer to a request for stack traces (`stacks.py`)."""
         return f"{self.attempt(run, attempt)}/stacks.json"
 
     def alarm(self, run: str, attempt: int, rule: str) -> str:
@@ -130,7 +130,8 @@ class SweepFolder:
         return f"{folder}/{self.inner}" if self.inner else folder
 
     def attempt(self, run: str, attempt: int) -> str:
-        """Return the path of the folder in which launcher and worker write about an attempt."""
+        """Return the path of the folder for the launcher's and the worker's files about an
+        attempt."""
         return f"{self.name}/attempts/{run}.{attempt}"
 
     def job(self, run: str, attempt: int) -> str:
@@ -142,7 +143,7 @@ class SweepFolder:
         return f"{self.attempt(run, attempt)}/stdout.log"
 
     def with_metrics_in(self, folder: str | None) -> "SweepFolder":
-        """Return this sweep's folder with the `inner` that follows from `folder`, the grid's
+        """Return this sweep's folder with another `inner`, made from the grid's
         `launch.metrics_dir`: "run" for `{log_path}/run`, "" for None."""
         inner = folder.removeprefix(_LOG_PATH).strip("/") if folder else ""
         return SweepFolder(self.store, self.name, inner)
@@ -157,9 +158,9 @@ class SweepFolder:
         return f"{self.store.root}/{self.name}"
 
     def read_plan(self) -> "Plan":
-        """Read the plan of the last launch, and add the runs that follow from recorded choices or
-        rounds. Raises `NotFound` with a hint if there is no such sweep, and `StoreError` if the
-        plan is damaged or the sweep's folder is a dangling link."""
+        """Read the plan of the last launch, with all runs that choices or rounds have added (see
+        `with_chosen`). Raises `NotFound` with a hint if there is no such sweep, and `StoreError` if
+        the plan is damaged or the sweep's folder is a dangling link."""
         from sweeper.store.documents import read_as
         from sweeper.sweep.plan import read
 
@@ -181,9 +182,8 @@ class SweepFolder:
         return NotFound(f"no sweep {self.name!r} in {self.store.root}: {listing}")
 
     def with_chosen(self, plan: "Plan") -> "Plan":
-        """Return a plan with the runs that follow from the recorded choices of its stages, or
-        from the recorded rounds of its race. Choices and rounds are read from this folder, whose
-        name differs from the plan's name if the folder was moved. Raises `StoreError`."""
+        """Return a copy of `plan` with the runs that follow from the choices of its stages, or from
+        the rounds of its race, that this folder has recorded. Raises `StoreError`."""
         if plan.race is not None:
             from sweeper.sweep.race import raced
 
@@ -293,9 +293,9 @@ class SweepFolder:
         return read_as(self.store, self.event(run, attempt, event), bodies.read)
 
     def read_outcome(self, run: str, state: RunState) -> "Outcome":
-        """Read the body of the event that decided `state`. Return an empty outcome if the event
-        is not in `INFORMATIVE`, or has no file. Raises `StoreError` if the body is damaged or
-        cannot be read."""
+        """Read the body of `state.event`. Return an empty outcome if the event is not in
+        `INFORMATIVE`, or has no file. Raises `StoreError` if the body is damaged or cannot be
+        read."""
         from sweeper.sweep.event import NOTHING
 
         if state.event is None or state.event not in INFORMATIVE:
@@ -333,9 +333,9 @@ class SweepFolder:
             raise
 
     def read_observations(self) -> "Observations":
-        """Read the observations that the launcher last published. Some of the observations are
-        valid only while the launcher is running. `held` and `paused` are updated if a user has
-        paused or continued the sweep since then. Raises `StoreError`."""
+        """Read the observations that the launcher last published. Some observations may be outdated
+        if the launcher has ended. `held` and `paused` are updated if a user has paused or continued
+        the sweep since then. Raises `StoreError`."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import launcher
 
