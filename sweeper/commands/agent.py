@@ -51,7 +51,7 @@ def _mcp(arguments: Namespace) -> int:
         from sweeper.agents.server import serve_http, serve_stdio, token_of
     except ModuleNotFoundError as error:
         raise EnvironmentFailure(
-            f"the MCP SDK is missing ({error.name}): `{add_extra('mcp')}`"
+            f"the MCP SDK is not installed (no module {error.name}): run `{add_extra('mcp')}`"
         ) from error
     from sweeper.agents.workspace import Workspace
 

@@ -142,7 +142,7 @@ def _start(arguments: Namespace) -> int:
     from importlib.util import find_spec
 
     if find_spec("mcp") is None:
-        raise EnvironmentFailure(f"the MCP SDK is missing: `{add_extra('mcp')}`")
+        raise EnvironmentFailure(f"the MCP SDK is not installed: run `{add_extra('mcp')}`")
     store = open_store(arguments.root or default_root())
     start = _request(arguments, store)
     for line in session.prepare(start.folder):

@@ -77,7 +77,7 @@ def _add_output_arguments(verb: ArgumentParser) -> None:
         "folder's plan.md (default: notes/, if it exists)",
     )
     report.add_argument(
-        "--prices", help="dollars per million tokens: train=0.4,sample=0.8,prefill=0.1"
+        "--prices", help="dollars per million tokens, as in train=0.4,sample=0.8,prefill=0.1"
     )
     shared.flag(report, "--power", "print the smallest lead that each number of seeds can detect")
     shared.flag(report, "--no-pictures", "do not write report.md and its PNGs")

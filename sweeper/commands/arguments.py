@@ -88,8 +88,8 @@ def select(verb: ArgumentParser, title: str = RUNS) -> None:
     options.add_argument("--state", action="append", help="only runs in this state; repeatable")
     options.add_argument(
         "--where",
-        help="only runs that meet a condition: 'lr < 1e-3 and not (seed = 1 or state in (failed, "
-        "lost))'",
+        help="only runs that meet a condition, such as 'lr < 1e-3 and not (seed = 1 or state in "
+        "(failed, lost))'",
     )
 
 
@@ -166,7 +166,8 @@ def launch_options(verb: ArgumentParser) -> _ArgumentGroup:
     launch.add_argument(
         "--budget",
         metavar="KEY=VALUE,...",
-        help="replace usd, tokens, hours or on_reach of the grid's budget: usd=20,on_reach=pause",
+        help="replace usd, tokens, hours or on_reach in the grid's budget, as in "
+        "usd=20,on_reach=pause",
     )
     return launch
 

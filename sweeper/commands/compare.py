@@ -271,7 +271,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     checkpoints.add_argument("--model", help="the model that `base` stands for")
     checkpoints.add_argument(
-        "--prompts", metavar="FILE", help="JSONL of prompts, in the format of the eval recipe"
+        "--prompts",
+        metavar="FILE",
+        help="a JSONL file of prompts, in the format of the eval recipe",
     )
     checkpoints.add_argument(
         "--grader", help="the grader for prompts that do not name a grader (default: exact)"
@@ -317,7 +319,7 @@ def run(arguments: Namespace) -> int:
             )
         return run_checkpoints(arguments)
     if not (arguments.runs or arguments.where or arguments.state):
-        raise UsageError("compare needs two sweeps, two cells, or several runs, or --checkpoints")
+        raise UsageError("name two sweeps, two cells or several runs, or use --checkpoints")
     registry = open_registry(arguments, snapshot=True)
     if _are_runs(registry, arguments):
         return compare_runs(registry, arguments)

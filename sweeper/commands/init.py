@@ -229,7 +229,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "--from",
         dest="source",
         metavar="FILE",
-        help="translate a sweep of W&B, Hydra or SEML, a shell loop or a script's options",
+        help="make the grid from a sweep of W&B, Hydra or SEML, a shell loop, or the options of a "
+        "script",
     )
     recipe.add_argument("--python", help="the recipe's interpreter (default: sweeper's own)")
     grid = shared.group(verb, "the grid")

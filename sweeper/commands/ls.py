@@ -174,7 +174,9 @@ def _ordered(
         if key == "value":
             goals = {(m["name"], m.get("goal", "minimize")) for r in runs if (m := r.metric)}
             if len(goals) > 1:
-                raise UsageError("--sort value: these runs have different metrics")
+                raise UsageError(
+                    "--sort value: these runs have different metrics; sort by a --metric instead"
+                )
             sign *= -1 if goals and next(iter(goals))[1] == "maximize" else 1
         texts = sorted({v for view in views if isinstance(v := view.get(key), str)})
         ranks = {text: rank for rank, text in enumerate(texts)}

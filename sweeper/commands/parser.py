@@ -198,7 +198,8 @@ class _Completion(argparse.Action):
             option_strings,
             dest,
             choices=choices,
-            help='print shell code; in ~/.bashrc: eval "$(sweeper --completion bash)"',
+            help="print shell code for Tab completion; for bash, write "
+            '`eval "$(sweeper --completion bash)"` into ~/.bashrc',
         )
 
     def __call__(self, parser: argparse.ArgumentParser, *values: object) -> None:

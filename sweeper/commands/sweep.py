@@ -73,7 +73,8 @@ def _delete(arguments: Namespace) -> int:
     if not arguments.yes:
         if arguments.json or not is_screen():
             raise UsageError(
-                f"{contents}: delete? Confirm with --yes; `sweeper sweep archive` only hides it"
+                f"{contents}: to delete all of this, add --yes; to only hide the sweep, use "
+                "`sweeper sweep archive`"
             )
         if not confirmed(f"{contents}: delete, for good?"):
             raise UsageError("nothing was deleted")

@@ -133,7 +133,7 @@ def _read_weights(directory: str) -> Arrays:
         for name, entry in entries:
             short = _short(name)
             if short is None:
-                raise ValueError(f"{file} has {name}, which this network does not have")
+                raise ValueError(f"{file} has the array {name}, which this network does not have")
             out[short] = _array(entry, name)
     return out
 

@@ -180,7 +180,7 @@ def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep):
 
 def test_a_deletion_asks_first_and_goes_on_where_one_was_killed(sweep, capsys):
     assert main(["sweep", "delete", "s"]) == 2
-    assert "Confirm with --yes" in capsys.readouterr().err
+    assert "to delete all of this, add --yes" in capsys.readouterr().err
     before = {path for path in sweep.root.rglob("*") if path.is_file()}
     killed = Faults(lambda _, call: Fault.KILL_AFTER if call.startswith("store.remove") else None)
     with pytest.raises(Killed):

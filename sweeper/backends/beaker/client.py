@@ -286,7 +286,7 @@ def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception],
         from beaker import Beaker
     except ImportError as error:
         raise EnvironmentFailure(
-            f"beaker: its client is not installed: `{add_extra('beaker')}`"
+            f"beaker: the Python client is not installed: run `{add_extra('beaker')}`"
         ) from error
     try:
         with warnings.catch_warnings():

@@ -202,7 +202,7 @@ def _client(context: str | None) -> tuple[_Client, str]:
         client = import_module("kubernetes.client")
     except ImportError as error:
         raise EnvironmentFailure(
-            f"kubernetes: its client is not installed: `{add_extra('kubernetes')}`"
+            f"kubernetes: the Python client is not installed: run `{add_extra('kubernetes')}`"
         ) from error
     configuration = client.Configuration()
     configuration.retries = False  # This module decides which requests to repeat.

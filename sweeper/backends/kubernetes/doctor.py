@@ -106,8 +106,8 @@ def _permissions(cluster: Cluster, options: Options) -> str:
     lacking = [f"{v} {r}" for v, g, r in NEEDED if not _allowed(cluster, (v, g, r))]
     if lacking:
         raise LookupError(
-            f"not allowed in namespace {cluster.namespace}: {', '.join(lacking)}: see the "
-            "role in docs/kubernetes.md"
+            f"not allowed in namespace {cluster.namespace}: {', '.join(lacking)}. The role in "
+            "docs/kubernetes.md allows all that sweeper needs"
         )
     # List jobs, so that this check fails if the server does not answer.
     next(cluster.items(JOBS, labelSelector="sweeper/sweep=none"), None)

@@ -181,7 +181,7 @@ def official() -> ModuleType:
             module = import_module("modal")
     except ImportError as error:
         raise EnvironmentFailure(
-            f"modal: its client is not installed: `{add_extra('modal')}`"
+            f"modal: the Python client is not installed: run `{add_extra('modal')}`"
         ) from error
     except Exception as error:  # The client reads its configuration when it is imported.
         line = line_of(error)

@@ -135,8 +135,8 @@ class TmuxServer:
         self._unanswered = thread if thread.is_alive() else None
         if not answer:
             raise Unreachable(
-                f"tmux: its server has not answered for {_ANSWER_SECONDS:g} s; if it was stopped, "
-                "continue it (SIGCONT)"
+                f"tmux: its server has not answered for {_ANSWER_SECONDS:g} s. If the server's "
+                "process was stopped, continue it with SIGCONT"
             )
         if isinstance(answer[0], TmuxCommandNotFound):
             raise EnvironmentFailure(
