@@ -9,7 +9,7 @@ __all__ = ["FAKE", "FakeBackend", "FakeClock"]
 
 
 class FakeClock:
-    """Time that passes only in `sleep`. Pass `clock` and `clock.sleep` to a launcher."""
+    """A clock that only `sleep` advances. Calling the clock returns its time in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -26,12 +26,11 @@ class FakeBackend(Backend):
     """A backend that executes nothing. Jobs run until the test ends them with `end` or makes the
     backend forget them with `lose`.
 
-    `submitted` lists the tokens of all accepted submissions in order. A job that was submitted
-    twice is in it twice. `shown` lists the arguments of the calls of `show`. `not_yet` holds tokens
-    that cannot be stopped yet. With `reachable = False`, `submit`, `find`, `poll`, `cancel`, `logs`
-    and `show` raise `Unreachable`, but a `poll` of no tokens does not. With `lose_reply = True`,
-    the next submission is accepted and then raises `Unreachable`. If `refusal` is set, every
-    submission of jobs raises it and starts nothing.
+    `submitted` lists the tokens of all accepted jobs in order, with repetitions. `shown` lists the
+    arguments of each call of `show`. `not_yet` holds tokens of jobs that `cancel` cannot stop. If
+    `reachable` is False, `submit`, `find`, `poll` (of at least one token), `cancel`, `logs` and
+    `show` raise `Unreachable`. If `lose_reply` is True, the next `submit` accepts the jobs and then
+    raises `Unreachable`. If `refusal` is set, `submit` raises this error instead of accepting jobs.
     """
 
     name = "fake"
@@ -48,11 +47,11 @@ class FakeBackend(Backend):
         self.refusal: EnvironmentFailure | None = None
 
     def end(self, token: str, code: int | None = 0, reason: str | None = None) -> None:
-        """Make the backend report the job as ended."""
+        """Make the backend report that the job `token` has ended."""
         self.jobs[token] = JobStatus(JobState.ENDED, code, reason)
 
     def lose(self, token: str) -> None:
-        """Make the backend forget the job."""
+        """Make the backend forget the job `token`."""
         del self.jobs[token]
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:

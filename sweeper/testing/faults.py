@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """The process was killed, as by SIGKILL. Tests drop the objects that were in use, and create
-    new ones. This is not an `Exception`, so that no error handler catches it."""
+    """A simulated SIGKILL. The test then replaces all objects, as a new process would. `except
+    Exception` does not catch a `Killed`, because the base class is `BaseException`."""
 
 
 class Fault(Enum):
@@ -47,13 +47,13 @@ def _raise_killed() -> NoReturn:
 
 
 class Faults:
-    """The choice of the calls that fail, and how they fail.
+    """A selection of the calls that fail, with the fault of each call.
 
-    `chosen` maps a call's number to its fault, or is a function of the number and the call's name
-    (`"store.create s/state/..."`, `"backend.find"`) that returns the fault or None. `kill` ends the
-    caller. By default it raises `Killed`; a test with real processes may send SIGKILL instead.
-    `calls` lists the names of all previous calls. `struck` lists the number, the fault and the name
-    of each call that had a fault.
+    `chosen` maps the numbers of calls to faults. `chosen` may also be a function that gets the
+    number and the name of a call (`"store.create s/state/..."`, `"backend.find"`) and returns a
+    fault or None. `kill` ends the caller. By default it raises `Killed`; a test with real processes
+    may send SIGKILL instead. `calls` lists the names of all calls. `struck` lists the number, the
+    fault and the name of each call that had a fault.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Faults:
         error: Callable[[str], Exception],
         cut: Callable[[], object] = lambda: None,
     ) -> T:
-        """Call `act`, and apply the fault of this call, if it has one. `error` makes the exception
-        of a failure from its message. `cut` undoes the writes that a power cut loses."""
+        """Call `act`, and simulate the fault that was chosen for this call, if any. `error` makes
+        an exception from a message. `cut` undoes the writes that a power cut would lose."""
         self.calls.append(name)
         fault = self._choose(len(self.calls), name)
         if fault is None:
@@ -101,8 +101,8 @@ class Faults:
 
 
 class FaultyStore:
-    """A store that fails as `faults` decides, and otherwise behaves like `store`. With `remote`,
-    `is_remote` is True and files have no local paths."""
+    """A wrapper of `store` whose calls fail as `faults` decides. If `remote` is set, `is_remote` is
+    True and `local_path` returns None."""
 
     def __init__(self, store: Store, faults: Faults, *, remote: bool = False) -> None:
         self.root = store.root
@@ -188,9 +188,8 @@ class FaultyStore:
 
 
 class FaultyBackend(Backend):
-    """A backend whose methods `submit`, `find`, `poll`, `cancel`, `logs` and `room` fail as
-    `faults` decides, and otherwise call those of `backend`. The other methods are the defaults of
-    `Backend`."""
+    """A wrapper of `backend`. `faults` decides which calls of `submit`, `find`, `poll`, `cancel`,
+    `logs` and `room` fail. All other methods are the defaults of `Backend`."""
 
     def __init__(self, backend: Backend, faults: Faults) -> None:
         self.name = backend.name

@@ -70,7 +70,7 @@ class Pane(NamedTuple):
 
 
 def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
-    """Find the pane of an attempt of a run on this machine. Raises `NotFound`."""
+    """Return the tmux pane of a run's attempt on this machine. Raises `NotFound`."""
     launch = sweep.plan.launch
     if "tmux" not in launch.places:
         raise NotFound(f"the backend {launch.backend} has no panes; press enter for the log")
@@ -84,9 +84,9 @@ def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
 
 
 def go_there(pane: Pane) -> list[str] | None:
-    """Select the pane in its session. Return None if the user sees the pane now. For a user
-    outside of tmux, return the command that shows the pane. For a user in another tmux server,
-    return []."""
+    """Select the pane in tmux. Return None if the user's terminal now shows the pane, a command
+    that shows the pane if the user is outside of tmux, or [] if the user is in another tmux
+    server."""
     server = TmuxServer()
     server.source([f"select-window -t {pane.window}", f"select-pane -t {pane.id}"])
     socket, _, rest = os.environ.get("TMUX", "").partition(",")
@@ -121,17 +121,16 @@ _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
 
 def _describe(error: Exception) -> str:
-    """Describe an error in a sentence. The view shows the sentence and continues, even after a
-    bug in sweeper."""
+    """Describe an error in a sentence. An unexpected error is described as a bug in sweeper."""
     if isinstance(error, SweeperError | OSError):
         return str(error)
     return f"a bug in sweeper: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)"
 
 
 class WatchApp(App[int]):
-    """The app, which shows the sweep of `poller` and returns the exit code. `guest` is the id of
-    the process that started this view. The view closes when that process ends. If `leaves` is
-    set, the view also closes when the sweep has ended and no key has been pressed for some time."""
+    """The app that shows the sweep of `poller`. Its result is the exit code. `guest` is the id of
+    the process that started the app. The app closes when that process ends. If `leaves` is set, the
+    app also closes when the sweep has ended and no key has been pressed for some time."""
 
     TITLE = "sweeper watch"
     CSS_PATH = "watch.tcss"
@@ -190,7 +189,7 @@ class WatchApp(App[int]):
     # Polling
 
     def _poll(self) -> None:
-        """Poll the sweep in a thread, since a store may be slow and must not delay keys."""
+        """Poll the sweep in a thread, so that a slow store does not delay key presses."""
         if self._polling:
             self._poll_again = True
             return
@@ -267,7 +266,6 @@ class WatchApp(App[int]):
             screen.see(view)
 
     def _schedule_next_poll(self) -> None:
-        """Close the view, or schedule the next poll."""
         if self._should_close():
             self.exit(0)
             return
@@ -282,8 +280,8 @@ class WatchApp(App[int]):
         return max(self._every, _ENDED_SECONDS) if view.ended and not self._page else self._every
 
     def _should_close(self) -> bool:
-        """Return whether the view should close: the process that started it has ended, or the
-        sweep has ended and no key has been pressed for some time (only with `leaves`)."""
+        """Return True if the process that started the view has ended. With `leaves`, also return
+        True if the sweep has ended and no key has been pressed for some time."""
         if self._guest is not None and os.getppid() != self._guest:
             return True
         idle = time.monotonic() - self._last_key_time
@@ -293,10 +291,9 @@ class WatchApp(App[int]):
     # User input
 
     async def on_event(self, event: events.Event) -> None:
-        """Handle keys before Textual does. Ctrl-C always ends the app. Textual would send a key
-        to the focused widget, but the focus may change before that widget handles the key. This
-        method handles each key before the next key is read, so that quick typing never reaches
-        the wrong widget."""
+        """Handle keys before Textual does, and end the app on Ctrl-C. Textual would queue a key for
+        the focused widget, even if an earlier key in the queue moves the focus. This method handles
+        one key completely before the next key, so that each key reaches the right widget."""
         if isinstance(event, events.Key) and not event.is_forwarded:
             self._last_key_time, self._any_key_pressed = time.monotonic(), True
             if event.key == "ctrl+c":
@@ -324,8 +321,8 @@ class WatchApp(App[int]):
         return {"←": "<", "→": ">"}.get(shown, binding.key)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Yield the entries of the command palette: the actions of all keys, and each sort order
-        and grouping."""
+        """Yield the entries of the command palette: an entry for each key's action, each sort order
+        and each grouping."""
         for node, binding, enabled, tooltip in screen.active_bindings.values():
             if enabled and isinstance(node, WatchScreen):
                 shown = self.get_key_display(binding)

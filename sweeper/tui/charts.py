@@ -17,9 +17,9 @@ def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
 
 
 def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
-    """Draw a curve on one line. The height of each character is the mean of some consecutive
-    values, scaled between the smallest and the largest mean. Values that are not finite leave a
-    gap."""
+    """Draw a curve on one line, padded to `width` characters. The height of a character shows the
+    mean of some consecutive values, relative to the smallest and the largest mean. Where no value
+    is finite, the line has a gap."""
     if width <= 0 or not numbers:
         return " " * max(width, 0)
     cells = _stretches(numbers, min(width, len(numbers)))
@@ -89,11 +89,11 @@ def plot(
     *,
     log: bool = False,
 ) -> list[str]:
-    """Draw a curve of (x, y) points in `height` lines of `width` columns. The range of y is at
-    the left, and the range of x is below. `other` is a second curve, drawn behind the first with
-    other characters. `log`: the y scale is logarithmic. Points that the scale cannot show are
-    left out: NaN, infinity and, on a logarithmic scale, values of zero or less. If there is
-    nothing to draw, or too little space, return one line with a message."""
+    """Draw a curve of (x, y) points in `height` lines of `width` columns. The range of y is at the
+    left, and the range of x is below. `other` is a second curve, drawn behind the first with other
+    characters. If `log` is set, the y scale is logarithmic. Points that the scale cannot show are
+    left out: NaN, infinity and, on a logarithmic scale, values of zero or less. If there is nothing
+    to draw, or too little space, return one line with a message."""
     curve, behind = _drawable(points, log), _drawable(other, log)
     if not curve or height < 3 or width < 16:
         positive = "positive" if log else "finite"
@@ -116,15 +116,16 @@ def plot(
 
 
 def _drawable(points: _Points, log: bool) -> list[tuple[float, float]]:
-    """Return the points that the scale can show. If `log` is set, y is the decimal logarithm."""
+    """Return the points that the scale can show. If `log` is set, replace each y by its decimal
+    logarithm."""
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     return [(x, math.log10(y)) for x, y in finite if y > 0] if log else finite
 
 
 def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
-    """Return the labels of the y axis as {row: text}. The ends of the range are always labelled.
-    On a logarithmic scale, powers of ten are labelled too, or the middle row if no power is in a
-    row between the ends."""
+    """Return the labels of the y axis as {row: text}. Both ends of the range are labelled. On a
+    logarithmic scale, powers of ten are labelled too. If no power of ten falls on an inner row, the
+    middle row is labelled."""
     if not log:
         return {rows - 1: value(frame.low), 0: value(frame.high)}
     labels: dict[int, str] = {}
@@ -138,7 +139,6 @@ def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
 
 
 def _power(exponent: float) -> str:
-    """Format `10 ** exponent`, limited to the range of a float."""
     return value(10.0 ** min(exponent, _LARGEST))
 
 
@@ -156,7 +156,7 @@ def _drawn(
 
 
 def _one_a_column(points: _Points, frame: _Frame, columns: int, rows: int) -> list[tuple[int, int]]:
-    """Return (column, row) of a curve, at most one per column, so that steep parts stay thin."""
+    """Return the (column, row) positions of a curve, with at most one position in each column."""
     spots = [frame.place(point, columns, rows) for point in points]
     by_column: dict[int, int] = {}
     for before, spot in zip(spots[:1] + spots, spots, strict=False):

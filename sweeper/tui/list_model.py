@@ -23,10 +23,9 @@ _INTEREST = (
 
 
 class Group(NamedTuple):
-    """Runs under one heading. `key` identifies the group. `mean` is the mean value of the
-    group's runs, without runs that are excluded from means. `measured` is the number of runs in
-    this mean. `scale` is the scale on which means are taken and cells are compared. `rank` is
-    the rank of the group."""
+    """Runs under one heading. `key` identifies the group. `measured` is the number of runs with a
+    value that counts, and `mean` is the mean of these values on `scale`. `rank` is the group's rank
+    by mean. `mean` and `rank` are None if unknown."""
 
     key: str
     title: str
@@ -135,8 +134,7 @@ def _groups(
 
 
 def _in_stage(group: Group, stage: str, by: str, folded: Collection[str]) -> Group:
-    """Return the group with a key that is unique to its stage. Another stage may have a group
-    with the same title."""
+    """Make the group's key and title unique to its stage."""
     title = group.title if by in ("stage", "cell") else f"{stage}: {group.title}"
     key = f"{by}:{title}"
     rank = None if by == "stage" else group.rank
@@ -167,16 +165,17 @@ def _heading(run: RunView, by: str) -> str:
 
 
 def _setting(run: RunView, axis: str) -> str:
-    """Return the value of a run on an axis, as text. A dotted key names a nested setting."""
+    """Return a run's value on an axis as text, or "-" if the run has none. The axis may be a dotted
+    key, such as `optimizer.lr`."""
     value = (run.config if axis in run.config else dict(dotted(run.config))).get(axis)
     return "-" if value is None else str(value)
 
 
 def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
-    """Return the runs that match the filter `wanted`, and "". If there is a problem with the
-    filter, return all runs and the problem. A filter is either a condition such as `learning_rate <
-    1e-3 and state = failed`, or a list of words. Each word must occur in a run's name, state,
-    remark, alarms or tags."""
+    """Return the runs that match the filter `wanted`, and "". If the filter is invalid, return all
+    runs and an error message. A filter is either a condition such as `learning_rate < 1e-3 and
+    state = failed`, or a list of words. Each word must occur in a run's name, state, remark, alarms
+    or tags."""
     if not wanted.strip():
         return list(runs), ""
     try:
@@ -210,7 +209,7 @@ def _state_text(run: RunView) -> str:
 
 
 def _keys(goal: str) -> dict[str, Callable[[RunView], int | str | tuple[bool, float]]]:
-    """Return the sort key of each sort order. Unknown values come last."""
+    """Return the key function of each sort order. Unknown values come last."""
     sign = sign_of(goal)
 
     def number(value: float | None, direction: float = 1.0) -> tuple[bool, float]:

@@ -21,19 +21,19 @@ class Alarm(NamedTuple):
 
 
 class RunView(NamedTuple):
-    """The data that the view shows about a run. Unknown values are None.
+    """The data that the view shows about a run. Unknown numbers are None, and unknown texts are
+    empty.
 
-    `state` is the name of the run's state. `attempt` is the number of the latest attempt.
-    `wants`: an attempt is still to be started. `waits` is the reason why the service delays the
-    run. `observed` is any other observation of the launcher. `silent`: no heartbeat for longer
-    than `launch.lease`. `stalled`: no step for too long, according to the launcher. `reason` is
-    the reason for the run's end, and `last_line` is the last output line of a failed run. `step` is
-    the last recorded step, `total` the number of steps, and `fraction` the completed fraction.
-    `eta` is the number of seconds until the run's end, and `beat` the number of seconds since
-    the last heartbeat. `curve` has the values of the sweep's metric, thinned out. `value` is the
-    value of this metric by which runs are compared. `diverged`: the last value is not finite.
-    `rank` is the rank by value. `backend` is the backend of the latest attempt, in a sweep with
-    several backends.
+    `state` is the name of the run's state. `attempt` is the number of the latest attempt. `wants`:
+    the run needs an attempt that has not started. `waits` is the reason why the service delays the
+    run. `observed` is any other observation of the launcher. `silent`: no heartbeat for longer than
+    `launch.lease`. `stalled`: no step for too long, according to the launcher. `reason` is the
+    reason for the run's end, and `last_line` is the last output line of a failed run. `step` is the
+    last recorded step, `total` the number of steps, and `fraction` the completed fraction. `eta` is
+    the number of seconds until the run's end, and `beat` the number of seconds since the last
+    heartbeat. `curve` has the values of the sweep's metric, thinned out. `value` is this metric's
+    value for comparing runs. `diverged`: the last value is not finite. `rank` is the rank by value.
+    `backend` is the latest attempt's backend if the sweep has several backends.
     """
 
     id: str
@@ -65,9 +65,9 @@ class RunView(NamedTuple):
 
     @property
     def shown_state(self) -> str:
-        """The state, or instead a problem of a run that has not ended: `silent`, `waiting` or
-        `stalled`. `silent` comes first, since nobody knows whether a silent worker still waits.
-        `waiting` comes before `stalled`, since a waiting run makes no steps."""
+        """The state to display: `silent`, `waiting` or `stalled` if the run has this problem, else
+        `state`. `silent` comes first, since a silent worker may no longer wait. `waiting` comes
+        before `stalled`, since a waiting run makes no steps."""
         if self.silent and self.state == "running":
             return "silent"
         if self.waits:
@@ -76,8 +76,8 @@ class RunView(NamedTuple):
 
     @property
     def done_steps(self) -> float | None:
-        """The last recorded step. For a run that succeeded with all steps, this is the number of
-        steps, even if the program counts steps from 0."""
+        """The last recorded step, or `total` if the run succeeded and its last step is `total - 1`
+        (the program counts steps from 0)."""
         if self.step is None or self.total is None or self.state != "succeeded":
             return self.step
         return float(self.total) if self.step + 1 == self.total else self.step
@@ -89,7 +89,7 @@ class RunView(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """A short remark on the run, such as the reason for waiting or failing."""
+        """A short text about the run, such as the reason for waiting or failing."""
         if self.silent:
             return "no heartbeat"
         at = f"on {self.backend}" if self.backend else ""
@@ -107,11 +107,11 @@ class SweepView(NamedTuple):
 
     `launcher`: a launcher is running. `held` is the reason why no more runs are started.
     `unreachable` is the reason why the launcher waits for a service or a store. `limit` is the
-    largest number of jobs that may run at the same time, if it is less than `parallel`.
-    `problem` is the reason why this view is outdated. `loading` is the number of runs whose
-    metrics have not been read yet. `costs` describes the usage and the expected total. `stages`
-    has the name and the goal of each stage. Runs are compared only within a stage. `race`
-    describes a race for seeds.
+    launcher's current limit on concurrent jobs, or None if the limit is `parallel`. `problem` is
+    the reason why this view is outdated. `loading` is the number of runs whose metrics have not
+    been read yet. `costs` describes the usage and the forecast. `stages` has the name and the goal
+    of each stage. Runs are compared only within a stage. `race` describes the progress of a race,
+    in which worse cells get fewer seeds.
     """
 
     name: str
@@ -132,7 +132,7 @@ class SweepView(NamedTuple):
     race: str = ""
 
     def of_stage(self, stage: str, goal: str) -> "SweepView":
-        """Return a view of one stage, as if the stage were a sweep."""
+        """Return a view with only the runs of one stage."""
         runs = tuple(run for run in self.runs if stage_of(run) == stage)
         return self._replace(runs=runs, goal=goal, stages=())
 
@@ -161,9 +161,8 @@ _TOTALS = (
 
 
 def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) -> int | None:
-    """Return the number of steps that a run will make. It is read from settings such as
-    `max_steps`, in the configuration or in the recipe's defaults. None if there is no such
-    setting."""
+    """Return the number of steps that a run will make, from a setting such as `max_steps` in
+    `config` or else in `defaults`. Return None if there is no such setting."""
     for settings in (config, defaults):
         for key in _TOTALS:
             total = settings.get(key)
@@ -175,9 +174,9 @@ def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) ->
 def remaining(
     fraction: float | None, seen: tuple[float, float] | None, since: float | None, now: float
 ) -> float | None:
-    """Estimate the seconds until a run ends, from the completed `fraction`. `seen` is an earlier
-    observation (time, fraction). `since` is the time when the run began, which is used if `seen`
-    is missing or too recent. Return None if the speed is unknown."""
+    """Estimate the seconds until a run ends, from the completed `fraction`. The speed is measured
+    since `seen`, an earlier observation (time, fraction). If `seen` is missing or too recent, the
+    speed is measured since the run began at `since`. Return None if the speed is unknown."""
     if fraction is None or not 0.0 < fraction < 1.0:
         return None if fraction is None or fraction <= 0.0 else 0.0
     if seen is not None and fraction > seen[1] and now - seen[0] >= 5.0:
@@ -191,8 +190,8 @@ def sweep_remaining(
     at_work: Sequence[float | None], waiting: int, typical: float | None, slots: int
 ) -> float | None:
     """Estimate the seconds until a sweep ends. `at_work` has the remaining seconds of each running
-    run. Then `waiting` more runs start, each as soon as one of `slots` slots is free, and take
-    `typical` seconds each. Return None if runs are left and no duration is known."""
+    run. `waiting` more runs start as soon as one of `slots` slots is free, and take `typical`
+    seconds each. Return None if runs are left and no duration is known."""
     estimates = [seconds for seconds in at_work if seconds is not None]
     if at_work and not estimates and typical is None:
         return None
@@ -211,9 +210,9 @@ def sweep_remaining(
 
 
 def counts_so_far(state: str, wants: bool, value: float | None, diverged: bool) -> bool:
-    """Return whether a run is included in means and ranks. The rule for ended runs is the same
-    as in the report. A run that has not ended, or that starts again (`wants`), is treated as if
-    it had succeeded with its current value."""
+    """Return whether a run is included in means and ranks. Ended runs follow the rule of the
+    report. A run that has not ended, or that starts again (`wants`), counts like a succeeded run
+    with its current value."""
     return counts("succeeded" if wants or state in OPEN else state, value, diverged)
 
 
@@ -234,13 +233,15 @@ def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
 
 
 def best_run(runs: Iterable[RunView], other_than: str = "") -> RunView | None:
-    """Return the run with the best rank, except the run `other_than`. None if no run has a rank."""
+    """Return the run with the best rank, ignoring `other_than`. Return None if no other run has a
+    rank."""
     ranked = [run for run in runs if run.rank is not None and run.id != other_than]
     return min(ranked, key=lambda run: run.rank or 0, default=None)
 
 
 def coarse(seconds: float | None) -> float | None:
-    """Round seconds down to the displayed precision, so that views with the same text are equal."""
+    """Round seconds down to a multiple of 5 s (below 1 min), 1 min (below 1 h) or 5 min. None stays
+    None."""
     if seconds is None:
         return None
     grain = 5.0 if seconds < 60 else 60.0 if seconds < 3600 else 300.0
@@ -248,7 +249,8 @@ def coarse(seconds: float | None) -> float | None:
 
 
 def nearly(seconds: float | None) -> float | None:
-    """Round an estimated time in seconds to the nearest value of the displayed precision."""
+    """Round seconds to the nearest multiple of 5 s (below 1 min), 1 min (below 1 h) or 5 min. None
+    stays None."""
     if seconds is None:
         return None
     return coarse(seconds + (2.5 if seconds < 60 else 30.0 if seconds < 3600 else 150.0))

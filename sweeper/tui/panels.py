@@ -32,8 +32,8 @@ class Rollout(NamedTuple):
 
 class PageData(NamedTuple):
     """The data of a run's page. `curves` is {metric: points}, with the sweep's metric first.
-    `links` has addresses of other services that show the run. `best` is the id of the best of
-    the other runs, and `best_curves` has the curves of that run."""
+    `links` has addresses of other services that show the run. `best` is the id of the best other
+    run, and `best_curves` has the curves of that run."""
 
     run: str
     path: str = ""
@@ -90,9 +90,9 @@ def curve_lines(
     *,
     log: bool = False,
 ) -> list[Line]:
-    """Plot the metric with the index `chosen`. Below the plot, draw a sparkline for this metric
-    and for each of its neighbours in the list of metrics. `size` is (columns, lines). `about`
-    describes the run that `best_curves` belong to: first its name, then more lines."""
+    """Plot the metric with the index `chosen`. Below the plot, draw a sparkline for this metric and
+    for each neighbour in the list of metrics. `size` is (columns, lines). `about` describes the
+    best other run: first its name, then more lines."""
     width, height = size
     keys = list(data.curves)
     if not keys:
@@ -118,8 +118,8 @@ def curve_lines(
 
 
 def _compared(step: float, other: Points) -> str:
-    """Describe another run's value at this step, and its latest value. If that run has no value at
-    this step, use its last earlier step or, if there is none, its first step."""
+    """Describe another run's value at or before `step`, and its latest value. If that run begins
+    after `step`, use its first value."""
     place = bisect_right(other, step, key=lambda point: point[0])
     then, number = other[max(0, place - 1)]
     last_step, last = other[-1]
@@ -128,8 +128,7 @@ def _compared(step: float, other: Points) -> str:
 
 
 def _coloured(line: str, glyphs: Glyphs) -> Line:
-    """Colour a line of a plot. The other run's points differ from this run's in shape and in
-    colour."""
+    """Colour a line of a plot. The characters of the second curve get their own colour."""
     coloured: Line = []
     for place, part in enumerate(line.split(glyphs.other)):
         coloured += [(glyphs.other, "warn")] if place else []
@@ -150,9 +149,8 @@ def _in_a_line(
 
 
 def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
-    """Return a text that names the best of the other runs, and a text with the settings in which
-    the two runs differ. If `best` is not in the view, return only the words `the best` or `the next
-    best`."""
+    """Return two lines about the best other run: its name, and the settings in which it differs
+    from `run`. If `best` is not in the view, return one line without a name."""
     best_view = next((other for other in view.runs if other.id == best), None)
     if best_view is None:
         return [_place_of(run)]
@@ -164,7 +162,6 @@ def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
 
 
 def _place_of(run: RunView) -> str:
-    """Return the words for the best of the other runs: `the best` or `the next best`."""
     return "the next best" if run.rank == 1 else "the best"
 
 
@@ -180,8 +177,8 @@ def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
 
 
 def configuration_lines(view: SweepView, run: RunView) -> list[Line]:
-    """Return lines with the settings in which this run and the best other run differ, and then
-    with all settings of this run."""
+    """Return lines with the settings in which this run and the best other run differ, followed by
+    all settings of this run."""
     best = best_run(view.runs, run.id)
     lines: list[Line] = []
     if best is not None:

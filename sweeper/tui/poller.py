@@ -72,7 +72,7 @@ class Poller:
         self._open()
 
     def _open(self) -> None:
-        """Read the plan, and discard everything that was read with an earlier plan."""
+        """Read the plan, and discard everything that was read before."""
         stamp = self._stamp(self._folder.plan)
         self.sweep = Sweep(self._folder, self._memory)
         plan = self.sweep.plan
@@ -107,8 +107,8 @@ class Poller:
         self._plan_stamp = stamp  # only after everything was read
 
     def _stamp(self, path: str) -> object:
-        """Return a value that changes when the file changes. None for a missing file and on
-        remote stores."""
+        """Return a value that changes when the file changes. Return None if the file is missing or
+        the store is remote."""
         full = self._store.local_path(path)
         if full is None:
             return None
@@ -119,7 +119,7 @@ class Poller:
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def run(self, identity: str) -> SweepRun:
-        """Return a handle with a run's current state, for reading the run's files."""
+        """Return the handle of the run with the id `identity`, in the run's current state."""
         planned = next(run for run in self._runs if run.id == identity)
         handle = SweepRun(self.sweep, planned, self._states.known.get(identity, _PLANNED))
         handle.files = Files(self._store, self._folder.runs)
@@ -127,8 +127,8 @@ class Poller:
 
     def check(self) -> SweepView:
         """Poll the sweep. If nothing has changed, return the same object as the last call. If the
-        store does not answer, return the last view with a `problem`, or raise the error if there is
-        no view yet."""
+        store does not answer, return the last view with `problem` set. If there is no view yet,
+        raise the error."""
         try:
             view = self._look()
         except (StoreError, OSError) as error:
@@ -166,8 +166,8 @@ class Poller:
         )
 
     def _has_grown(self) -> bool:
-        """Return whether the plan has grown since it was read: the best runs from which a stage
-        starts were chosen, or a race has a new round."""
+        """Return whether the plan has grown since it was read, by the choice of runs that a later
+        stage starts from or by a new round of a race."""
         plan = self.sweep.plan
         if plan.race is not None and plan.unknown:
             return self._store.exists(self._folder.race_round(len(plan.rounds) + 1))
@@ -191,9 +191,8 @@ class Poller:
         return ""
 
     def _replanned(self, launcher: object) -> bool:
-        """Read the plan of a sweep on a remote store again if the launcher has changed since the
-        last call. Return whether the plan was read. (A look at the plan's file would take a
-        request in each poll.)"""
+        """If the launcher has changed since the last call, read the plan again (only used with
+        remote stores). Return whether the plan was read."""
         if self._plan_stamp == launcher:
             return False
         if self._view is None:
@@ -204,9 +203,8 @@ class Poller:
         return True
 
     def _follow(self, opened: Mapping[str, int]) -> str:
-        """On a remote store, follow the metrics of running runs only, since each poll of a run
-        takes requests. A run that has ended is read once more. On a local store, all runs are
-        followed from the start. Return the error, or ""."""
+        """On a remote store, follow only the metrics of running runs, to save requests. When a run
+        has ended, read its metrics once more. Return the error, or ""."""
         if not self._remote or set(opened) == self._followed:
             return ""
         follower = Follower([self.run(run) for run in opened])
@@ -285,9 +283,9 @@ class Poller:
         self._series[run] = series
 
     def _read_bodies(self, opened: Mapping[str, int]) -> str:
-        """Read the contents of new events, such as how attempts ended. Events of running runs
-        come first. On a remote store, one poll reads only some events. Events that cannot be
-        read are tried again in the next poll. Return the first error, or ""."""
+        """Read the contents of new events, such as exit codes. Events of running runs come first.
+        On a remote store, one poll reads only some events. Events that cannot be read are tried
+        again in the next poll. Return the first error, or ""."""
         problem = ""
         budget = _REMOTE_OUTCOMES if self._remote else math.inf
         again: list[str] = []
@@ -320,7 +318,8 @@ class Poller:
         return problem
 
     def _outcome_text(self, run: str) -> str:
-        """Return the reason for a run's failure, from the end of the run's log."""
+        """Return the reason for a run's failure from the end of the run's log, or "" without a
+        log."""
         try:
             tail = self.run(run).log_tail(limit=_SAID_BYTES)
         except NotFound:
@@ -390,7 +389,7 @@ class Poller:
         return rank_of
 
     def _metric_name(self, name: str) -> str:
-        """Return the title of the metric's column: `metric` if stages have different metrics."""
+        """Return the metric's name, or `metric` if stages have different metrics."""
         names = {metric.name for metric in self._metrics.values() if metric is not None}
         return name if len(names) <= 1 else "metric"
 
@@ -408,8 +407,8 @@ class Poller:
     def _run(
         self, planned: Run, observed: Observation | None, alarms: tuple[Alarm, ...], marks: Marks
     ) -> RunView:
-        """Return the view of a run. If nothing about the run has changed, this is the same
-        object as before."""
+        """Return the view of a run. If nothing about the run has changed, return the previous
+        object."""
         identity: str = planned.id
         state = self._states.known.get(identity, _PLANNED)
         beat = None

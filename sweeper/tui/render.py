@@ -97,8 +97,7 @@ def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
 
 def _troubles(view: SweepView) -> list[Span]:
     """Return the sweep's problems, what delays it, and whether a launcher is running. The
-    launcher's own reasons, which may be long, come near the end, because a small screen cuts the
-    end of the line."""
+    launcher's reasons may be long, so they come near the end, which a small screen cuts off."""
     parts: list[Span] = []
     if view.problem:
         parts.append((f"outdated: {sanitize(view.problem)}", "bad"))
@@ -126,9 +125,9 @@ def _troubles(view: SweepView) -> list[Span]:
 
 
 def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
-    """Choose the columns for a screen of `width` characters. Names need `need` characters, and
-    the remark gets the space that is left. If there is not enough space, less important columns
-    are left out."""
+    """Choose the columns for a screen of `width` characters. `need` is the desired width of the
+    column of names. The remark column gets the remaining space. If there is too little space, leave
+    out less important columns."""
     cells = [
         Column("state", 10, _state),
         Column("try", 3, lambda run: (str(run.attempt or ""), "dim"), right=True),
@@ -198,9 +197,8 @@ def heading(view: SweepView, shown: Table, sort: str) -> Line:
 
 
 def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
-    """Render a line of the list. `inside` is the heading above the run, which is left out of the
-    run's name. If `cursor` is set, the cursor is on the line: the line begins with `>` and is
-    highlighted."""
+    """Render a line of the list. A run's name is shown without `inside`, the heading above the run.
+    If `cursor` is set, the line has the cursor: it begins with `>` and is highlighted."""
     columns, glyphs = shown.columns, shown.glyphs
     alarmed = any(run.alarms for run in item.runs) if isinstance(item, Group) else item.alarms
     mark = ">" if cursor else "!" if alarmed else " "
@@ -229,8 +227,8 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
 
 
 def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
-    """Return the columns for a run. For a run without a step and a value, a wide remark replaces
-    the columns between the first and the last, unless the remark has a column already."""
+    """Return the columns for a run. If the run has no step and no value, and no column has the
+    remark, a wide remark replaces all columns but the first and the last."""
     titles = {column.title for column in columns}
     if run.step is not None or run.value is not None or not {"state", "beat"} <= titles:
         return columns
@@ -241,7 +239,7 @@ def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
 
 
 def _group_states(group: Group, columns: Sequence[Column], glyphs: Glyphs) -> Line:
-    """Return the states of the group's runs, cut to the width of the leading columns."""
+    """Return the states of the group's runs, cut to the total width of `columns`."""
     room = sum(column.width + 1 for column in columns) - 1
     line = trimmed(counted(group.counts, _URGENT), room, glyphs)
     return [(" ", ""), *line, (" " * (room - len(joined(line))), "")]

@@ -59,8 +59,8 @@ class _Metrics:
         del run.history  # the history may be large, and is not needed again
 
     def curves(self, first: str | None) -> Mapping[str, Points]:
-        """Return {metric: curve}, with the metric `first` before the others. The same object is
-        returned until there is new data."""
+        """Return {metric: curve}, with the metric `first` before the others. Without new data,
+        return the previous object."""
         if self._changed:
             keys = sorted(self._series, key=lambda key: key != first)
             self._curves = {key: tuple(self._series[key].points) for key in keys}
@@ -81,9 +81,9 @@ class _Metrics:
 
 
 class PageReader:
-    """Reads the data of one run's page. `run` is the run's handle; after a new attempt or a
-    change of state, another reader is needed. `handle` returns the handle of any run of the
-    sweep. Ended runs are read only once."""
+    """Reads the data of one run's page. `run` is the run's handle. After a new attempt or a change
+    of the run's state, create a new reader. `handle` returns the handle of any run of the sweep.
+    Ended runs are read only once."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class PageReader:
 
     def read(self, best: RunView | None = None) -> PageData:
         """Return the current data of the page. `best` is the run to compare with. If something
-        cannot be read, the data's `problem` says so."""
+        cannot be read, the data's `problem` has the error."""
         problem = ""
         best_curves: dict[str, Points] = {}
         parts = [self._read_metrics, self._poll, self._read_log, self._read_rollouts]
@@ -153,8 +153,8 @@ class PageReader:
         return _Metrics(run)
 
     def _follow(self, runs: Sequence[SweepRun]) -> None:
-        """Follow the runs that are running, all with one follower: each poll of a follower lists
-        files, which is slow on a remote store."""
+        """Follow the running runs among `runs`. They share one follower, since each follower lists
+        files in each poll, which is slow on a remote store."""
         at_work = {run.id: run for run in runs if run.state in OPEN}
         if at_work.keys() != self._followed:
             follower = Follower([*at_work.values()])
@@ -163,8 +163,8 @@ class PageReader:
             self._follower, self._followed = follower, at_work.keys()
 
     def _read_best(self, best: RunView, into: dict[str, Points]) -> None:
-        """Read the curves of the best other run into `into`. The curves of the last `_BEST` runs
-        that were read are cached, since runs with similar values often swap ranks."""
+        """Read the curves of the best other run into `into`. Cache the curves of the last `_BEST`
+        runs, since runs with similar values often swap ranks."""
         place = (best.id, best.attempt, best.state)
         of_best = self._others.pop(place, None)
         recent = [*self._others.items()][1 - _BEST :]
@@ -194,7 +194,6 @@ class PageReader:
             self._log = (stamp, tuple(run.log_tail(_LOG_LINES)))
 
     def _read_rollouts(self) -> None:
-        """Read the rollouts of the last iteration, if metrics were added since the last call."""
         if self._added:
             self._read_last_rollouts()
             self._added = False
@@ -236,8 +235,7 @@ _RUN = Binding.Group("run", compact=True)
 
 
 class _Curves(Widget, can_focus=True):
-    """The panel with curves. Textual's `Sparkline` is not used, since it has no axes and no
-    second curve."""
+    """The panel with curves. Textual's `Sparkline` has no axes and no second curve."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "screen.curve(-1)", system=True),

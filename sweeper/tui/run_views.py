@@ -55,8 +55,8 @@ not enough: two changes within a tick of the kernel's clock have the same timest
 
 
 class States:
-    """The states of a sweep's runs. `retries` returns how often a failed run is retried. `again`
-    has the runs that a user has requested to start again and that have not started yet."""
+    """The states of a sweep's runs. `retries` returns how often a failed run may be retried.
+    `again` has the runs for which a user has requested another attempt that is not open yet."""
 
     def __init__(self, folder: SweepFolder, retries: Callable[[str], int] = lambda _: 0) -> None:
         self._store, self._folder, self._retries = folder.store, folder, retries
@@ -69,7 +69,7 @@ class States:
         self._settled: set[str] = set()
 
     def wants(self, run: str) -> bool:
-        """Return whether another attempt of a run is needed, or may be needed soon."""
+        """Return whether a run needs another attempt, or may soon need one."""
         return run not in self._settled
 
     def check(self, runs: Iterable[str]) -> list[str]:
@@ -111,7 +111,7 @@ class States:
 
 
 def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
-    """Return the (step, value) points of the metric `key` in all attempts."""
+    """Return the (step, value) points of the metric `key` in all attempts of a run."""
     sources = [run.files.source(path) for path in run.metrics_paths()]
     size = sum(source.stamp.size for source in sources if source is not None)
     if not size:
@@ -139,8 +139,8 @@ _UTC = re.compile(r"\b(?:(\d{4}-\d\d-\d\d)T)?(\d\d:\d\d:\d\d(?:\.\d+)?)(?:Z\b|\+
 
 
 class Timing:
-    """The progress of a plan's runs. `totals` has the number of steps of each run (None if
-    unknown). `clock` returns monotonic seconds."""
+    """Estimates of the progress and the remaining time of a plan's runs. `totals` has the number of
+    steps of each run (None if unknown). `clock` returns monotonic seconds."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
         takes = [
@@ -166,8 +166,8 @@ class Timing:
     def left(
         self, run: str, state: RunState, fraction: float | None, began: float | None
     ) -> float | None:
-        """Estimate the seconds until a run ends. `began` is the time by `clock` when the attempt
-        began."""
+        """Estimate the seconds until a run ends, or return None if unknown. `began` is the time of
+        the attempt's start on `clock`."""
         if fraction is None:
             return None
         now = self._clock()
@@ -181,7 +181,7 @@ class Timing:
 
 def sweep_left(view: SweepView, durations: Sequence[float]) -> float | None:
     """Estimate the seconds until a sweep ends. `durations` has the durations of succeeded runs.
-    Return None if there is no launcher that will start the remaining runs."""
+    Return None if unknown, or if no launcher will start the remaining runs."""
     if not view.launcher or view.held:
         return None
     at_work = [run.eta for run in view.runs if run.state in ("running", "submitted")]
@@ -197,8 +197,8 @@ def sweep_left(view: SweepView, durations: Sequence[float]) -> float | None:
 
 
 def by_our_clock(text: str) -> str:
-    """Replace the UTC times in a text by local times: `rate limit since 12:01:03Z` -> `rate
-    limit since 14:01`. A date is shown if the text has one and it is not today."""
+    """Replace the UTC times in a text by local times: `rate limit since 12:01:03Z` -> `rate limit
+    since 14:01`. A date in the text is kept unless it is today's date."""
     return _UTC.sub(_here, text)
 
 
@@ -213,10 +213,10 @@ def _here(match: re.Match[str]) -> str:
 
 
 class RunFacts(NamedTuple):
-    """The facts that determine a run's view. `again`: a user has requested to start the run
-    again. `body` is the content of the last event. `backend` is the run's backend, in a sweep
-    with several. `last_line` is the last output line of a failed run. `version` is the version
-    of the series. `beat` is the number of seconds since the last heartbeat, rounded to the
+    """The facts that determine a run's view. `again`: a user has requested to start the run again.
+    `body` is the content of the last event. `backend` is the run's backend if the sweep has
+    several. `last_line` is the last output line of a failed run. `version` is the version of the
+    run's `Series`. `beat` is the number of seconds since the last heartbeat, rounded to the
     displayed precision. `late`: the last heartbeat is too old."""
 
     state: RunState
@@ -237,8 +237,8 @@ class RunFacts(NamedTuple):
 def run_view(
     planned: Run, facts: RunFacts, series: Series | None, timing: Timing, began: float | None
 ) -> RunView:
-    """Make the view of a run. `began` is the time by the clock of `timing` when the attempt
-    began."""
+    """Make the view of a run. `began` is the time of the attempt's start on the clock of
+    `timing`."""
     identity = planned.id
     state, body = facts.state, facts.body
     is_open = state.state in OPEN
@@ -287,9 +287,9 @@ def why_waits(
     again: bool,
     wants: bool,
 ) -> str:
-    """Return the reason why the service delays a run, or "". The reason is a pause that the
-    run's worker or the launcher reports, or an exhausted quota or a lost engine that ended the
-    last attempt, if the run will be tried again."""
+    """Return the reason why the service delays a run, or "". If an attempt is open, the reason is a
+    pause that the run's worker or the launcher reports. If the run will be tried again, the reason
+    is the exhausted quota or the lost engine that ended the last attempt."""
     if state.state in OPEN:
         # Prefer the worker's heartbeat, since it is more recent than what the launcher publishes.
         # Of a remote store, only the launcher reads all heartbeats.

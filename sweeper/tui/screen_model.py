@@ -25,8 +25,8 @@ class Action(NamedTuple):
 
 
 def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
-    """Return the action `kind` for those of the runs that can be cancelled or retried. If there
-    are none, return a message. The question and the message call the given runs `of`."""
+    """Return the action `kind` on the runs that can be cancelled or retried. If there are none,
+    return a message. The question and the message use `of` as the name of the given runs."""
     cancel = kind == "cancel"
     verb = "cancel" if cancel else "start again"
     chosen = [run.id for run in runs if (run.state not in _OVER if cancel else run.state in _AGAIN)]
@@ -38,9 +38,9 @@ def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
 
 
 class ScreenModel:
-    """The list of a sweep's runs. `items` are the lines, and `place` is the index of the line
-    with the cursor. `problem` is the reason why the filter could not be applied. `grouping` is
-    what runs are grouped by, such as `cell`, or `none`."""
+    """The list of a sweep's runs. `items` are the lines, and `place` is the index of the line with
+    the cursor. `problem` is the reason why the filter could not be applied. `grouping` is the
+    property by which runs are grouped, such as `cell`, or `none`."""
 
     def __init__(self, view: SweepView) -> None:
         self.view = view
@@ -88,15 +88,15 @@ class ScreenModel:
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The runs in the line with the cursor (a run or a group), and the name of this line for
-        messages."""
+        """The runs in the line with the cursor, and the name of the run or the group for messages.
+        Both are empty if the list is empty."""
         item = self.item
         if isinstance(item, Group):
             return item.runs, sanitize(item.title)
         return ((), "") if item is None else ((item,), sanitize(item.name))
 
     def group_of(self, place: int) -> Group | None:
-        """Return the group that a line belongs to. The line may be the heading itself."""
+        """Return the group that a line belongs to, or None. The line may be the heading itself."""
         above = (item for item in reversed(self.items[: place + 1]) if isinstance(item, Group))
         return next(above, None)
 
@@ -119,27 +119,29 @@ class ScreenModel:
         self._arrange()
 
     def sort_by(self, sort: str | None = None) -> str:
-        """Sort by `sort` or, if None, by the next sort order. Return a message."""
+        """Sort by `sort`. If `sort` is None, use the next sort order. Return a message about the
+        new order."""
         self.sort, self.backwards = sort or _next(SORTS, self.sort), False
         self._arrange()
         return f"sorted by {self.sort}"
 
     def reverse(self) -> str:
-        """Reverse the order. Return a message."""
+        """Reverse the order. Return a message about the new order."""
         self.backwards = not self.backwards
         self._arrange()
         return f"sorted by {self.sort}{', backwards' * self.backwards}"
 
     def group_by(self, by: str | None = None) -> str:
-        """Group by `by` or, if None, by the next grouping. Return a message."""
+        """Group by `by`. If `by` is None, use the next grouping. Return a message about the new
+        grouping."""
         self._by = by or _next(groupings(self.view), self.grouping)
         self._arrange()
         return f"grouped by {self._by}" if self._by != "none" else "not grouped"
 
     def fold(self, folded: bool | None = None) -> None:
-        """If the cursor is on a heading, fold (True) or open (False) its group, or do the
-        opposite of the current state (None). If the cursor is on a run and `folded` is True,
-        move the cursor to the heading above."""
+        """If the cursor is on a heading, fold the group (True), open the group (False), or toggle
+        the group (None). If the cursor is on a run and `folded` is True, move the cursor to the
+        heading above."""
         item = self.item
         if isinstance(item, Group):
             fold = not item.folded if folded is None else folded
@@ -159,9 +161,9 @@ class ScreenModel:
     # Texts
 
     def heading_above(self, place: int) -> str:
-        """If runs are grouped by cell, return the title of the cell that the line `place`
-        belongs to, because a run's line leaves the title out. If they are grouped by something
-        else, return a blank, which indents the line. If they are not grouped, return ""."""
+        """Return the heading that a run's line leaves out of its name. If runs are grouped by cell,
+        this is the cell's title. For another grouping, it is a blank, which indents the line.
+        Without a grouping, it is ""."""
         if self.grouping == "none":
             return ""
         group = self.group_of(place)
@@ -180,7 +182,8 @@ class ScreenModel:
         return longest + (3 if self.grouping == "none" else 5)
 
     def about(self) -> Span:
-        """Return further information about the line with the cursor."""
+        """Return a text about the line with the cursor: its alarms, or else its name and state. The
+        text is empty if the list is empty."""
         item = self.item
         if item is None:
             return "", ""

@@ -40,8 +40,8 @@ class Lines(Static):
 
 
 class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
-    """Textual's table of keys, and below it the screen's help text, which scrolls with the table.
-    Has more keys for scrolling, which the table does not list."""
+    """Textual's table of keys, followed by the screen's help text. Additional keys scroll both. The
+    table does not list these keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "screen.help", "back", key_display="esc"),
@@ -61,8 +61,8 @@ class _Help(HelpPanel):
 
 
 class WatchScreen(Screen[None]):
-    """A screen of the view. The notice line, above the list of keys, shows the last message
-    until the next key press, and the default notice otherwise."""
+    """A screen of the view. The notice line is above the list of keys. It shows a message until the
+    next key press, and otherwise the default notice (`about`)."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -85,7 +85,7 @@ class WatchScreen(Screen[None]):
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The runs that the next key press acts on, and how messages refer to these runs."""
+        """The runs that the next key press acts on, and the name of these runs in messages."""
         return (), ""
 
     def see(self, view: SweepView) -> None:
@@ -120,8 +120,8 @@ class WatchScreen(Screen[None]):
 
 
 class OpenRun(Provider):
-    """Entries of the command palette that open the pages of runs. A part of a run's name finds
-    its entry."""
+    """Entries of the command palette that open the pages of runs. To find an entry, the user types
+    a part of the run's name."""
 
     async def search(self, query: str) -> Hits:
         screen, matcher = self.screen, self.matcher(query)

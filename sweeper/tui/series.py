@@ -12,9 +12,9 @@ _START = Reached()
 
 
 class Series:
-    """The metric `name` of a run, and the run's progress. If `name` is None, only the progress
-    is stored. `version` grows with each change. `stale`: rows were overwritten, so the series is
-    no longer valid, and the whole history must be loaded into a new series."""
+    """The metric `name` of a run, and the run's progress. If `name` is None, only the progress is
+    stored. `version` grows with each change. `stale`: rows were overwritten, so the whole history
+    must be loaded into a new series."""
 
     def __init__(self, name: str | None, goal: str = "minimize", at: str = "last") -> None:
         self._name = name
@@ -71,31 +71,31 @@ class Series:
 
     @property
     def step(self) -> float | None:
-        """The last recorded step."""
+        """The last recorded step, or None."""
         return self.reached.step
 
     @property
     def done(self) -> float | None:
-        """The completed fraction of the run, if the program records it."""
+        """The completed fraction of the run, or None if the program does not record one."""
         return self.reached.done
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """The (step, value) points, thinned out. The last point is always included."""
+        """The (step, value) points, thinned out. The last point is always kept."""
         if self._last is None or self._points[-1:] == [self._last]:
             return list(self._points)
         return [*self._points, self._last]
 
     @property
     def curve(self) -> tuple[float, ...]:
-        """The values of `points`. The same object is returned until the points change."""
+        """The values of `points`. The object stays the same until the points change."""
         if self._curve is None:
             self._curve = tuple(number for _, number in self.points)
         return self._curve
 
     @property
     def value(self) -> float | None:
-        """The value by which the run is compared with other runs."""
+        """The value by which the run is compared with other runs, or None."""
         return self._judge.value
 
     @property

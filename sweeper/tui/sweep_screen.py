@@ -71,8 +71,8 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
         return max(1, self.size.height - 1)
 
     def see(self, view: SweepView) -> None:
-        """Show the current state of the sweep. If the cursor is on the screen, scroll so that it
-        stays there."""
+        """Show the current state of the sweep. If the cursor is visible, scroll to keep the cursor
+        visible."""
         top = self.scroll_offset.y
         follow = top <= self.model.place < top + self._rows
         self.model.see(view)
@@ -113,7 +113,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
         self.draw()
 
     async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked line. If the cursor is there already, open the line."""
+        """Move the cursor to the clicked line, or open the line if it has the cursor already."""
         place = self.scroll_offset.y + event.y - 1
         if event.y < 1 or place >= len(self.model.items):
             return
@@ -123,7 +123,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
             self.action_move(place - self.model.place)
 
     def action_move(self, lines: int) -> None:
-        """Move the cursor."""
+        """Move the cursor down by `lines`, or up if negative."""
         self.model.go(self.model.place + lines)
         self.draw()
         self.post_message(self.Moved())
@@ -143,8 +143,8 @@ class _Filter(Input):
 
 
 class Leave(Enum):
-    """The action of the key q: end the view, or detach from the tmux session that the view runs
-    in."""
+    """The action of the key q: `QUIT` and `CLOSE` end the view, and `DETACH` detaches from the
+    view's tmux session."""
 
     QUIT = "quit"
     CLOSE = "close"
@@ -152,8 +152,8 @@ class Leave(Enum):
 
 
 class SweepScreen(WatchScreen, inherit_bindings=False):
-    """The screen of all runs of a sweep. The keys of the screen arrange the list, and the keys
-    of `RunList` move the cursor."""
+    """The screen with the list of a sweep's runs. Keys of this class arrange the list, and keys of
+    `RunList` move the cursor."""
 
     HELP = """
 - arrows, page up and down, home, end, j, k, the wheel: move
@@ -261,7 +261,7 @@ condition as for `--where`: `learning_rate < 1e-3 and state = failed`
         self.tell(message or "", "dim")
 
     async def action_open(self) -> None:
-        """Fold or open the group with the cursor, or open the page of the run with the cursor."""
+        """Fold or open the group at the cursor, or open the page of the run at the cursor."""
         item = self.model.item
         if isinstance(item, Group):
             self.action_arrange("fold")

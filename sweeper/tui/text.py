@@ -94,8 +94,8 @@ def trimmed(line: Line, width: int, glyphs: "Glyphs") -> Line:
 
 
 class Glyphs(NamedTuple):
-    """The characters to draw with. `levels` go from low to high. `other` draws the second curve
-    of a plot. `dots`: plots use braille characters, which have eight points each."""
+    """The characters to draw with. `levels` go from low to high. `other` draws the second curve of
+    a plot. `dots`: plots use braille characters (eight points per character)."""
 
     levels: str
     full: str
@@ -124,7 +124,7 @@ def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
 
 
 def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
-    """Pad or cut a text as `fit` does, but cut the middle, because names often differ at the
+    """Pad or cut a text to `width` columns. Cut the middle, because names often differ at the
     end."""
     length = cell_len(text)
     if length <= width or width < 8:
@@ -137,8 +137,8 @@ def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
 
 
 def value(number: float | None) -> str:
-    """Format a number with four significant digits, or a whole number below 100,000 with all its
-    digits."""
+    """Format a number with four significant digits. Whole numbers below 100,000 keep all digits,
+    and None becomes `-`."""
     if number is None:
         return "-"
     if math.isfinite(number) and number == int(number) and abs(number) < 1e5:
@@ -147,8 +147,7 @@ def value(number: float | None) -> str:
 
 
 def short(seconds: float | None) -> str:
-    """Format a remaining time: `45s`, `12m`, `2h05m`, `3d`. Longer times are rounded more
-    coarsely."""
+    """Format a remaining time: `45s`, `12m`, `2h05m`, `3d`, or `-` for None."""
     if seconds is None:
         return "-"
     if seconds < 60:
@@ -162,7 +161,7 @@ def short(seconds: float | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Format an age, rounded so that an idle screen does not change every second."""
+    """Format an age. The precision is low, so that an idle screen does not change every second."""
     if seconds is None:
         return "-"
     if seconds < 15:

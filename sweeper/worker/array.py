@@ -17,7 +17,7 @@ from sweeper.worker.claim import with_retries
 
 
 def main(arguments: list[str]) -> int:
-    """Execute the element's job in place of this process. If that fails, return the exit code 1."""
+    """Replace this process by the job of this element. If that fails, return the exit code 1."""
     root, table, *command = arguments
     try:
         store = open_store(root)

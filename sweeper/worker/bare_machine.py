@@ -66,12 +66,12 @@ def build(
     environ: "Mapping[str, str]" = os.environ,
     goes_on: "Callable[[], bool]" = lambda: True,
 ) -> "str | None":
-    """Build an environment in `folder` with the packages in `requirements`, the text of a
-    requirements file. Return the path of the environment's interpreter. An earlier environment
-    is reused if it was built from the same text, interpreter and variables that choose packages.
-    The function uses uv if it is installed, else venv and pip, with the variables in `environ`.
-    It calls `goes_on` about once a second, and returns None when `goes_on` returns False. Raises
-    `BuildError` and `OSError`."""
+    """Build an environment in a subfolder of `folder` with the packages in `requirements`, the text
+    of a requirements file. Return the path of the environment's interpreter. Reuse an earlier
+    environment if its requirements, interpreter and package settings (such as `PIP_INDEX_URL`) were
+    the same. Use uv if it is installed, else venv and pip, with the variables in `environ`. Call
+    `goes_on` about once a second, and return None when `goes_on` returns False. Raises `BuildError`
+    and `OSError`."""
     key = (requirements, sys.version, sysconfig.get_config_var("SOABI"))
     key += (os.path.realpath(sys.executable), *_choices(environ))
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
@@ -96,9 +96,9 @@ def build(
 
 
 def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]]":
-    """Return the variables that choose packages, and the contents of the files that they name
-    (such as constraints). Logins in addresses are removed, since they may be renewed and do not
-    choose packages."""
+    """Return the variables that choose packages, each with the contents of the files in its value
+    (such as constraints). Logins are removed from addresses, since a new login does not change the
+    packages."""
     choices: list[tuple[str, str, list[bytes]]] = []
     for name in sorted(filter(_CHOOSES.fullmatch, environ)):
         files = [path for path in environ[name].split() if os.path.isfile(path)]
@@ -111,9 +111,9 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
 
 
 def hold_build(top: str) -> None:
-    """Protect the environment or copy of the source at `top` from `sweeper store gc` until this
-    process ends, even if the process executes another program. On a disk without locks, only a
-    recent use protects the environment or source."""
+    """Protect the environment or the copy of the source at `top` from `sweeper store gc` until this
+    process ends, even after an `exec`. On a disk without locks, `top` is protected only by its
+    recent use."""
     descriptor = os.open(f"{top}.use", os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(descriptor, True)
     try:
@@ -123,8 +123,8 @@ def hold_build(top: str) -> None:
 
 
 def _is_used(path: str) -> bool:
-    """Record that a file is used now, since `sweeper store gc` removes unused files. Return
-    whether the file exists."""
+    """Set the file's time to now, so that `sweeper store gc` keeps the file. Return whether the
+    file exists."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -165,8 +165,9 @@ def _make(top: str, requirements: str, installer: "_Installer") -> bool:
 
 
 class _Installer:
-    """Runs programs, and kills them when `goes_on` returns False. The programs inherit `lock`. In
-    their printed output, the values of variables that `requirements` names are masked."""
+    """Runs programs, and kills them when `goes_on` returns False. The programs inherit `lock`. When
+    the output of a program is shown, the values of `${NAME}` variables in `requirements` are
+    masked."""
 
     def __init__(
         self,
@@ -185,8 +186,8 @@ class _Installer:
         self._hidden = sorted(forms.items(), key=lambda form: (-len(form[0]), form))
 
     def run(self, command: "list[str]") -> bool:
-        """Run a program. Return False if it was killed because `goes_on` returned False. Raises
-        `BuildError` with the program's error message if it fails."""
+        """Run a program. Return False if the program was killed because `goes_on` returned False.
+        If the program fails, raise `BuildError` with the program's error message."""
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
                 command,
@@ -212,7 +213,8 @@ class _Installer:
         return True
 
     def _ends(self, process: "subprocess.Popen[bytes]") -> bool:
-        """Wait for a program. Return False if it was killed because `goes_on` returned False."""
+        """Wait until a program ends. Return False if it was killed because `goes_on` returned
+        False."""
         try:
             while True:
                 try:
@@ -230,7 +232,7 @@ class _Installer:
 
 def _last_word(lines: "list[str]") -> str:
     """Return the error message in the installer's output as one line of at most 300 characters. If
-    there is no error message, return the last line that is not a note or a hint."""
+    there is no error message, return the last line that is not a note or a hint, or ""."""
     lines_left = [line.strip() for line in lines if not line.strip().startswith(_SAYS_NOTHING)]
     fails = [number for number, line in enumerate(lines_left) if line.startswith(_FAILS)]
     if not fails:
@@ -263,7 +265,7 @@ def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
 
 
 def _source(folder: str, python: str, url: str, digest: str) -> str:
-    """Download sweeper's source from `url`, unless it was downloaded before. The interpreter
+    """Download sweeper's source from `url` if it was not downloaded before. The interpreter
     `python` has the packages that the store needs. Return the source's folder. Raises `BuildError`
     and `OSError`."""
     top = os.path.join(folder, digest)

@@ -14,10 +14,9 @@ _DEEP = 8
 
 def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1) -> int | None:
     """Copy files of an earlier attempt into the folder of `attempt`, so that the recipe resumes.
-    The earlier attempt is the latest one with a recorded checkpoint. If no attempt has a checkpoint
-    and `mode` is `always`, it is the latest one with any file except `code.diff`. Attempts before
-    `first` are not used. Return the number of the earlier attempt, or None if there is no such
-    attempt."""
+    Choose the latest attempt with a recorded checkpoint. If there is none and `mode` is `always`,
+    choose the latest attempt with any file other than `code.diff`. Ignore attempts before `first`.
+    Return the number of the chosen attempt, or None."""
     target = folder.store.local_path(folder.log_path(run, attempt))
     paths = {
         earlier: path
@@ -44,9 +43,10 @@ def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1)
 
 
 def record_folders(log_path: str, folder: SweepFolder) -> list[str]:
-    """Return the folders, as paths below `log_path`, in which a recipe may have recorded
-    checkpoints: "" and, if `launch.metrics_dir` is set, also the folders below `log_path`, to a
-    depth of 8. Folders named `.*` or `iteration_*`, and the folders in them, are left out."""
+    """Return the folders in which a recipe may have recorded checkpoints, as paths relative to
+    `log_path`. The first is "" (`log_path` itself). If `launch.metrics_dir` is set, the folders
+    below `log_path` follow, to a depth of 8. Folders named `.*` or `iteration_*`, and the folders
+    in them, are left out."""
     folders = [""]
     if not folder.inner:
         return folders

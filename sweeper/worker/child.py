@@ -14,9 +14,9 @@ from sweeper.errors import EnvironmentFailure
 
 
 class Guard:
-    """A process that kills a process group when its creator, the worker, dies. Creating a guard
-    forks, so create a guard while there is only one thread. Processes that leave the group
-    (daemons) are not killed."""
+    """A process that kills a process group when the worker that created the guard dies. Processes
+    that leave the group (daemons) are not killed. Creating a guard forks, so the worker must still
+    have only one thread."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -39,8 +39,8 @@ class Guard:
         os.write(self._writing, b"%d\n" % group)
 
     def dismiss(self) -> None:
-        """End the guard without killing the group. Call this when the group has ended, since
-        another group may then get its id."""
+        """End the guard without killing the group. Call this when the group has ended, because a
+        new process group may get the same id."""
         with suppress(OSError):  # The guard may have been killed.
             os.write(self._writing, b"0\n")
         os.close(self._writing)
@@ -84,8 +84,8 @@ class Child:
             self.reap()
 
     def reap(self) -> tuple[int, int]:
-        """Reap the process. Return its exit code (negative for a signal), and the peak memory in
-        bytes: the largest value of the process and of the children that it waited for."""
+        """Reap the process. Return its exit code (negative for a signal), and the largest peak
+        memory, in bytes, of the process and the children that it waited for."""
         if self._reaped is None:
             _, status, usage = os.wait4(self.pid, 0)
             unit = 1 if sys.platform == "darwin" else 1024
@@ -102,7 +102,7 @@ def spawn(
     terminal: bool = False,
 ) -> Child:
     """Start `command`. With `terminal`, the command gets its own terminal, and `Child.output` is
-    the other side of this terminal. Call `spawn` while there is only one thread, since it forks.
+    the other side of this terminal. Since `spawn` forks, call it while there is only one thread.
     Raises `EnvironmentFailure` if the command cannot be executed, for example because the program
     or `cwd` does not exist, and `OSError` if no process can be created."""
     pipes: list[int] = []

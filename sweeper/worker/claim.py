@@ -25,7 +25,7 @@ RETRY_PAUSES = (1.0, 2.0, 4.0, 8.0)
 
 def with_retries(action: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
     """Call `action`, with a few retries while the store does not answer. `NotFound` and
-    `AlreadyExists` are answers, so they are raised immediately."""
+    `AlreadyExists` are raised immediately."""
     return retried(action, RETRY_PAUSES, _is_unanswered, sleep=sleep)
 
 
@@ -42,9 +42,8 @@ def claim(
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
     """Claim the attempt. Return False if another worker has claimed it, or if a newer attempt is
-    open. A random nonce in the claim tells our own claim from another worker's, since the store's
-    reply may be lost. `origin` has the fields that say which code the attempt runs. `sleep` waits
-    between retries."""
+    open. If the store's reply is lost, a random nonce in the claim shows that the claim is our own.
+    `origin` has the fields that say which code the attempt runs. `sleep` waits between retries."""
     nonce = os.urandom(8).hex()
     path = folder.event(run, attempt, Event.CLAIMED)
     body = {
@@ -67,7 +66,7 @@ def claim(
 
 
 def newer_attempt(folder: SweepFolder, run: str, attempt: int) -> bool:
-    """Return whether the next attempt is open. If so, `attempt` was given up."""
+    """Return whether the next attempt is open, which means that `attempt` was given up."""
     return folder.store.exists(folder.event(run, attempt + 1, Event.INTENT))
 
 
@@ -76,10 +75,9 @@ _GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEM
 
 def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.environ) -> int:
     """Return how often the backend has restarted this job. `variable` names the environment
-    variable with the backend's counter, and `first` is the counter's value at the first start. For
-    jobs of older launchers, `first` is None: then a variable whose name ends with `_ATTEMPT` counts
-    attempts from 1, and any other variable counts restarts from 0. If the variable is not a number,
-    return 0."""
+    variable with the backend's counter, and `first` is the counter's value at the first start. If
+    `first` is None (jobs of older launchers), 1 is used if the variable's name ends with
+    `_ATTEMPT`, else 0. If the counter is not a number, return 0."""
     text = environ.get(variable, "")
     if first is None:
         first = 1 if variable.endswith("_ATTEMPT") else 0
@@ -87,9 +85,9 @@ def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.e
 
 
 def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
-    """Open `attempt`, unless it is open, for a restarted job that was submitted for the attempt
-    `submitted`. Return False if there is nothing to continue: the run has ended, is being stopped,
-    was restarted too often, or is executed by another job. The call can be repeated."""
+    """Open `attempt` for a job that was submitted for the attempt `submitted`, and that the backend
+    has restarted. Return False if there is nothing to continue: the run has ended, is being
+    stopped, was restarted too often, or is executed by another job. The call can be repeated."""
     events = with_retries(lambda: read_run_events(folder, run))
     if (attempt, Event.INTENT) not in events:
         # If later attempts are open, this one was given up, which the claim will notice.
@@ -121,7 +119,7 @@ def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
 def _anothers(
     folder: SweepFolder, run: str, submitted: int, state: RunState, events: set[tuple[int, Event]]
 ) -> bool:
-    """Return whether another job, submitted by a launcher, is executing the newest attempt."""
+    """Return whether another job is executing the newest attempt."""
     number = state.opened
     ended = {event for n, event in events if n == number} & {*ENDED, Event.LOST}
     if number <= submitted or (number, Event.CLAIMED) not in events or ended:
@@ -157,8 +155,8 @@ def read_run_events(folder: SweepFolder, run: str) -> set[tuple[int, Event]]:
 
 
 def _describe(folder: SweepFolder, run: str, submitted: int, attempt: int) -> object:
-    """Copy the job description and the code diff of the attempt `submitted` for `attempt`. Return
-    the id of the launch that the description names, or None if it names no launch."""
+    """Copy the job description and the code diff from the attempt `submitted` to `attempt`. Return
+    the launch id in the description, or None if the description has none."""
     job = read_json(folder.store, folder.job(run, submitted))
     folder.store.replace(folder.job(run, attempt), encode(job | {"attempt": attempt}))
     path = f"{folder.log_path(run, submitted)}/code.diff"

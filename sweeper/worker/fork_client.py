@@ -49,10 +49,10 @@ needed."""
 
 
 def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
-    """Return the path of the file that lists the recipe's imports. The file may not exist, but
-    its folder does. Return None if the recipe cannot be forked: the system is not Linux, a
-    variable of the run's environment contains `{log_path}`, PYTHONPATH has a relative folder, or
-    another user could write to the folder."""
+    """Return the path for the list of the recipe's imports. The folder exists, but the file may not
+    exist yet. Return None if the recipe cannot be forked: the system has no pidfd, `launch.env`
+    contains `{log_path}`, PYTHONPATH has a relative folder, or the file's folder is not private to
+    this user."""
     recipe = job.recipe
     if not is_possible():
         return None
@@ -69,8 +69,8 @@ def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
 
 
 class ForkedChild:
-    """The process of a recipe, forked by another process: its keeper. The class has the
-    interface of `Child`."""
+    """A recipe's process that another process, its keeper, has forked. The class has the interface
+    of `Child`."""
 
     def __init__(
         self, pid: int, keeper: int, output: int, connection: "socket.socket", ended: int
@@ -83,7 +83,7 @@ class ForkedChild:
         self._reaped: tuple[int, int | None] | None = None
 
     def await_end(self) -> None:
-        """Wait until the process has ended. The keeper does not reap it yet."""
+        """Wait until the process has ended, without reaping it."""
         import select
 
         select.select([self._ended], [], [])
@@ -136,7 +136,7 @@ class Program(NamedTuple):
 def start(
     modules: str | None, job: Job, guard: Guard, program: Program, meanwhile: Callable[[], bool]
 ) -> Child | ForkedChild:
-    """Start `program` from a fork server if possible, else with `spawn`. See `fork` for the
+    """Start `program` from a fork server if possible, else with `spawn`. `fork` describes the
     arguments."""
     forked = fork(modules, job, guard, program, meanwhile)
     return forked or when_there_is_room(partial(spawn, *program, guard))
@@ -150,11 +150,11 @@ def fork(
     meanwhile: Callable[[], bool] = lambda: True,
     wait_s: float = _WAIT_SECONDS,
 ) -> ForkedChild | None:
-    """Start `program`, a bootstrap command, from a fork server. `guard` then watches the program.
-    `modules` is the file that lists the program's imports. There must be only one thread, since the
-    function may have to start the server. The function waits `wait_s` seconds for the server's
-    answer. On a busy machine it waits up to five minutes, calls `meanwhile` every `wait_s` seconds,
-    and gives up when `meanwhile` returns False. Return None if no server could fork the program."""
+    """Let a fork server start `program`, a bootstrap command, and let `guard` watch the program.
+    `modules` is the file that lists the program's imports. Call `fork` while there is only one
+    thread, since it may start a server. For each answer of the server, wait `wait_s` seconds or, on
+    a busy machine, up to five minutes. While waiting, call `meanwhile` every `wait_s` seconds, and
+    give up when `meanwhile` returns False. Return None if no server has started the program."""
     if modules is None or not os.path.exists(modules):
         return None
     try:
@@ -217,10 +217,9 @@ def _request(program: Program) -> dict[str, object]:
 
 
 def _await(connection: "socket.socket", meanwhile: Callable[[], bool], wait_s: float) -> None:
-    """Wait until the server answers. Raises `TimeoutError` after `wait_s` seconds on an idle
-    machine, or after five minutes on a busy one: hundreds of runs may have started at the same
-    time, and starting them without the server would cost even more. Raises `InterruptedError`
-    when `meanwhile` returns False."""
+    """Wait until the server answers. Raises `TimeoutError` after `wait_s` seconds or, on a busy
+    machine, after about five minutes, since hundreds of runs may be starting. Raises
+    `InterruptedError` when `meanwhile` returns False."""
     import select
 
     begun = time.monotonic()
@@ -250,7 +249,7 @@ class _Server(Daemon):
         )
 
     def is_slow(self) -> bool:
-        """Return whether a client recently waited for the server without success."""
+        """Return whether, in the last ten minutes, the server did not answer a client in time."""
         try:
             age = time.time() - os.stat(self.path("slow")).st_mtime
         except OSError:
@@ -265,7 +264,7 @@ class _Server(Daemon):
 
 
 def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the variables that all runs of a sweep share, without secrets."""
+    """Yield the variables that are the same for all runs of a sweep, without secrets."""
     for name, value in environment.items():
         if (
             name.startswith(_OF_A_RUN)
@@ -284,10 +283,10 @@ def _parts() -> Iterator[object]:
 
 
 class Servers(NamedTuple):
-    """The running fork servers of this user. `number` is how many there are. `modules` is the
-    largest number of modules that a server has imported, and `import_s` the largest processor time
-    (in seconds) that a server's imports took. Each fork saves the time of its server's imports.
-    `refused` is a server's reason for refusing to fork, or None if no server refused."""
+    """The running fork servers of a home folder. `number` is the number of servers. `modules` is
+    the largest number of modules that a server has imported, and `import_s` the largest processor
+    time (in seconds) that a server has spent on imports. `refused` is a server's reason for
+    refusing to fork, or None."""
 
     number: int
     modules: int

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Requests:
     """The requests to the worker of one attempt, as of the last check. `superseded`: a newer
     attempt was opened. `cancelled`: a user has cancelled this attempt or removed the sweep.
-    `removed`: a user has removed the sweep. `stacks`: the recipe's stacks are requested."""
+    `removed`: a user has removed the sweep. `stacks`: a user has requested the stack traces of the
+    recipe."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store, self._folder = folder.store, folder
@@ -64,8 +65,8 @@ class Requests:
         return False
 
     def look_for_sweep(self) -> bool:
-        """Return whether the sweep was removed: neither our job description nor the folder's
-        `sweep.json` exists any more. The worker records nothing more for a removed sweep. A folder
+        """Return whether the sweep was removed: the attempt's job description and the sweep's
+        `sweep.json` are both missing. The worker records nothing more for a removed sweep. A folder
         on an unmounted disk does not count as removed. Raises `StoreError`."""
         described = self._folder.job(self._run, self._attempt)
         if not self.removed and not self._store.exists(described):
@@ -74,9 +75,9 @@ class Requests:
         return self.removed
 
     def look_for_cancel(self) -> None:
-        """Set `cancelled` to whether a user has cancelled the attempt and no retry has revoked the
-        cancellation. Checks the files themselves, because a listing may be out of date. Raises
-        `StoreError`."""
+        """Set `cancelled` to True if a user has cancelled the attempt and has not requested a retry
+        since, else to False. Check for the two files directly, because a listing may be out of
+        date. Raises `StoreError`."""
         cancel, retry = (
             self._folder.event(self._run, self._attempt, event)
             for event in (Event.CANCEL, Event.RETRY)
@@ -89,8 +90,8 @@ _UNLIMITED = 1 << 60
 
 def facts(folder: str) -> dict[str, int]:
     """Return free and total bytes: `disk_free_bytes` and `disk_total_bytes` of the disk with
-    `folder`; `memory_free_bytes` and `memory_total_bytes` of the machine, or of the container if
-    less memory is free there. Unknown values are omitted."""
+    `folder`; `memory_free_bytes` and `memory_total_bytes` of the machine or the container,
+    whichever has less free memory. Unknown values are omitted."""
     amounts: dict[str, int] = {}
     try:
         disk = os.statvfs(folder)
@@ -155,9 +156,9 @@ BEAT_SECONDS = 5.0
 
 
 class Heartbeat:
-    """The heartbeats of one attempt. `folder` (the recipe's folder), `usage` (of the service) and
-    `pauses` (of the recipe) are set as soon as they exist. `written` is the monotonic time of the
-    last heartbeat. `gpus` are the devices of the run."""
+    """The heartbeats of one attempt. The worker sets `folder` (the recipe's folder), `usage` (of
+    the service), `pauses` (of the recipe) and `gpus` (the run's devices) when their values are
+    known. `written` is the monotonic time of the last heartbeat."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store = folder.store
@@ -176,8 +177,7 @@ class Heartbeat:
         self._begun = time.monotonic()
 
     def write(self) -> bool:
-        """Write a heartbeat. Return whether the store accepted it. A store that does not answer
-        does not stop the run."""
+        """Write a heartbeat. Return whether the store accepted the heartbeat."""
         self._counter, self.written = self._counter + 1, time.monotonic()
         used = self.used()
         pause = self.pauses.current() if self.pauses else None
@@ -227,9 +227,9 @@ class Heartbeat:
         return [pause._asdict() for pause in listed] or None
 
     def used(self) -> dict[str, object]:
-        """Return what the recipe has used of its service, and its sessions there, as fields of a
-        heartbeat. Empty fields are left out. Also update `pauses` with the pause that the
-        recipe's processes report."""
+        """Return the heartbeat's fields `usage` and `sessions`, which describe the use of the
+        service. Empty fields are left out. Also update `pauses` with the pause that the recipe's
+        processes report."""
         usage = NO_USAGE if self.usage is None else self.usage.read()
         if self.usage is not None and self.pauses is not None:
             self.pauses.hear(self.usage.paused)
@@ -257,8 +257,8 @@ def stacks_of(group: int, path: str) -> str:
 
 
 def _catches(pid: int) -> bool:
-    """Return whether the process handles the signal that requests stacks. The signal would end a
-    process without a handler."""
+    """Return whether the process handles the signal that requests stacks. Without a handler, the
+    signal would end the process."""
     for line in _text_of(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (stack_signal.number() - 1) & 1)

@@ -28,8 +28,8 @@ _GPU_SECONDS = 0.5
 
 class Prepared(NamedTuple):
     """The command that the worker executes, with its folder and environment. `log_path` is the
-    folder for the recipe's files, and exists. It is inside `place`, which is the sweep's folder or,
-    if the store is remote, the copy of this folder in the spool. `modules` is the file that lists
+    existing folder for the recipe's files, inside `place`. `place` is the sweep's folder. If the
+    store is remote, `place` is a copy of this folder in the spool. `modules` is the file that lists
     the recipe's imports, or None if no fork server may start the recipe."""
 
     command: list[str]
@@ -48,9 +48,9 @@ def prepare(
 ) -> Prepared | None:
     """Create the recipe's folder, copy the files that the attempt resumes from, and return the
     command to execute. `environment` is the environment stored for the job. The call can be
-    repeated. While an environment is built, the function calls `goes_on` about once a second, and
-    returns None if `goes_on` returns False. Raises `StoreError`, `EnvironmentFailure`, and
-    `RecipeError` for a wrong command template."""
+    repeated. While an environment is built, call `goes_on` about once a second, and return None
+    when `goes_on` returns False. Raises `StoreError`, `EnvironmentFailure`, and `RecipeError` for a
+    wrong command template."""
     run, attempt, recipe = job.run, job.attempt, job.recipe
     place = _place(folder, job, environment)
     log_path = place.store.local_path(place.log_path(run, attempt))
@@ -97,9 +97,9 @@ def _interpreter(
     environment: Mapping[str, str],
     goes_on: Callable[[], bool],
 ) -> str | None:
-    """Return the interpreter of an environment with the packages of `requirements`, the path of a
-    file in the copy of the code. Build the environment if it does not exist. Return None if
-    `goes_on` returns False."""
+    """Return the interpreter of an environment with the packages of `requirements`, a file in the
+    copy of the code. Build the environment if it does not exist. Return None if `goes_on` returns
+    False."""
     from sweeper.paths import built, home
     from sweeper.worker.bare_machine import BuildError, build
 
@@ -162,8 +162,8 @@ def usage_folder(folder: SweepFolder, run: str, attempt: int) -> str:
 
 
 def backend_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the backend's variables that a recipe gets. SWEEPER_KEEP in `environ`, this job's
-    environment, lists their names, one per line."""
+    """Return the variables in `environ` that the backend gives to recipes. Their names are in
+    SWEEPER_KEEP, one per line."""
     return {
         name: environ[name]
         for name in environ.get("SWEEPER_KEEP", "").split("\n")
@@ -175,9 +175,8 @@ def with_backend_variables(
     environment: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return the environment of a launch, overridden by the variables that the backend gives its
-    jobs. SWEEPER_DROP in `environ` lists prefixes of names, one per line. The launch's variables
-    with these prefixes are left out, because `launch` may have been called inside another job of
-    the same cluster."""
+    jobs. Leave out the launch's variables whose names begin with a prefix in SWEEPER_DROP (one per
+    line), because these variables may describe the cluster job in which `launch` was called."""
     dropped = tuple(filter(None, environ.get("SWEEPER_DROP", "").split("\n")))
     return {n: v for n, v in environment.items() if not n.startswith(dropped)} | backend_variables(
         environ
@@ -198,8 +197,8 @@ def _place(folder: SweepFolder, job: Job, environment: dict[str, str]) -> SweepF
 
 
 def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dict[str, str] | None]:
-    """Return the folder to run in, and two paths: where the code was at the launch (`root`), and
-    where its copy is now (`copy`). The paths are None if the recipe runs without a copy."""
+    """Return the folder to run in, and a dict of two paths: the folder of the code at the launch
+    (`root`) and the local copy (`copy`). If the recipe runs without a copy, the dict is None."""
     recorded = job.snapshot
     if recorded is None:
         return job.cwd, None
@@ -214,8 +213,8 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
 
 
 def origin_of(job: Job, store: Store) -> dict[str, object]:
-    """Return the fields about code for the attempt's events: the id of the launch, and if the
-    code is not a copy, a digest of the source files."""
+    """Return the fields about code for the attempt's events: the id of the launch and, if the code
+    was not copied, a digest of the source files."""
     origin: dict[str, object] = {} if job.launch is None else {"launch": job.launch}
     if job.snapshot is None and os.path.isabs(job.cwd):
         from sweeper.recipe.live_code import program
@@ -257,9 +256,9 @@ def _bootstrap(
 def with_gpus(
     job: Job, prepared: Prepared, heartbeat: "Heartbeat", rest: Callable[[float], bool]
 ) -> "Taken | None":
-    """Wait until as many GPUs are free as the run needs, lock them, and let the recipe see only
-    these. `rest` waits, and returns False if the worker has to stop; `with_gpus` then returns None.
-    Raises `EnvironmentFailure`."""
+    """Wait until as many GPUs are free as the run needs, lock these GPUs, and hide all others from
+    the recipe. `rest` waits for some seconds. Return None when `rest` returns False, because the
+    worker has to stop. Raises `EnvironmentFailure`."""
     from sweeper.common.gpus import NONE_YET, Gpus
 
     gpus = Gpus(job.settings.gpus, job.settings.per_gpu, prepared.environment)

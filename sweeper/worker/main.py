@@ -247,9 +247,9 @@ class Worker:
         return judge(self._ending(None)) if self._stopped_at else crowded_out(lack)
 
     def _prepare(self, job: Job) -> Prepared | None:
-        """Determine what to execute. Return None if the worker has to stop first. While the store
-        does not even accept heartbeats, this method retries without a limit; otherwise it retries
-        `_TRIES` times. Reads the file with the environment only once, because the file may be
+        """Determine what to execute. Return None if the worker has to stop first. After an error of
+        the store, retry up to `_TRIES` times, or without a limit while the store does not accept
+        heartbeats either. Read the file with the environment only once, because the file may be
         deleted after the worker's first heartbeat."""
         environment = read_environment(job.env_file)
         variables = {**environment, **job.settings.env}
@@ -301,9 +301,8 @@ class Worker:
         return output, code, memory
 
     def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
-        """Wait until the recipe's output is copied: its end may say why the recipe failed. A worker
-        that has to stop waits for a blocked log only for the grace period, but for at least 5
-        seconds."""
+        """Wait until the recipe's output is copied, because its last lines may explain a failure. A
+        worker that has to stop waits only for the grace period, but at least 5 seconds."""
         deadline = time.monotonic() + _COPY_SECONDS
         while copying.is_alive():
             copying.join(1.0)
@@ -344,9 +343,8 @@ class Worker:
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at, look_at) - now))
 
     def _beat(self) -> bool:
-        """Check for requests, unless that was just done, and write a heartbeat. Return whether the
-        store accepted the heartbeat. A store that does not answer does not stop the run. For a
-        removed sweep, write nothing and return False."""
+        """Check for requests if the last check is too old, and write a heartbeat. Return whether
+        the store accepted the heartbeat. For a removed sweep, write nothing and return False."""
         if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._look_for_requests()
         elif not self.store.is_remote:  # A heartbeat would create the removed folder again.
@@ -365,7 +363,7 @@ class Worker:
             self._heartbeat.tell_stacks(self._child.pid)
 
     def _ending(self, code: int | None) -> Ending:
-        """Return what this worker knows about the recipe's end."""
+        """Return the recipe's exit code and the requests to stop, as an `Ending`."""
         if self._stopped_at and not self._requests.cancelled:
             with suppress(StoreError):  # The signal may stand for a cancel request.
                 self._requests.look_for_cancel()
@@ -384,9 +382,9 @@ class Worker:
         self._wake.put(None)
 
     def _await_signal(self, code: int) -> None:
-        """Wait for our own signal if the recipe may have got the signal first. A backend that ends
-        a job may signal all of the job's processes: then the recipe was stopped and has not failed.
-        Or the backend kills this worker next: then the backend's reason counts."""
+        """Wait some seconds for a signal to this worker if the recipe may have got the signal
+        first. A backend may signal all processes of a job: then the recipe was stopped and has not
+        failed. If the backend kills the worker next, the backend's reason counts."""
         everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             seconds = KILL_SECONDS if code == -signal.SIGKILL else SIGNAL_SECONDS
@@ -397,8 +395,8 @@ class Worker:
 
     def _sync(self, prepared: Prepared) -> str | None:
         """Flush the recipe's files and log to disk before the outcome is recorded. Files in
-        subfolders are not flushed: iteration folders hold many files, and no run resumes from
-        these files. Return what is missing in a remote store, or None."""
+        subfolders are not flushed, because no run resumes from these files. If the store is remote,
+        also finish the upload. Return what is missing in the remote store, or None."""
         attempt = prepared.place.store.local_path(self.folder.attempt(self.run, self.attempt))
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):
@@ -419,7 +417,7 @@ class Worker:
 
     def _record(self, event: Event, body: dict[str, object]) -> None:
         """Record an event. Retry as long as the store does not answer, because a run without an
-        outcome is lost. Record nothing if the sweep was removed."""
+        outcome counts as lost. Record nothing if the sweep was removed."""
 
         def create() -> None:
             if self._requests.look_for_sweep():
@@ -446,8 +444,8 @@ class Worker:
         self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """Send SIGTERM to the recipe, but only once: at a second SIGTERM, many programs exit
-        immediately."""
+        """Send SIGTERM to the recipe only once, because many programs exit immediately at a second
+        SIGTERM."""
         if self._child is not None and not self._stop_sent:
             self._stop_sent = True
             self._signal(signal.SIGTERM)
@@ -461,10 +459,10 @@ class Worker:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a worker. The arguments are the sweep's folder and the job's token. The options before
-    them give the file with the environment for reaching the store (`--env`), the variable in which
-    the backend counts restarts (`--restarts`), its value at the first start (`--first`), and how to
-    reach the store (`--store shared`)."""
+    """Run a worker. The arguments are options, the sweep's folder and the job's token. The options
+    are the file with the environment for reaching the store (`--env`), the name of the variable in
+    which the backend counts restarts (`--restarts`), the variable's value at the first start
+    (`--first`), and how to reach the store (`--store shared`)."""
     *options, folder, token = arguments
     named = dict(zip(options[::2], options[1::2], strict=True))
     run, _, submitted = token.rpartition("-a")
