@@ -34,9 +34,9 @@ _ALL_PAIRS = 15
 
 @dataclass(frozen=True)
 class Compared:
-    """The compared cells of a DataFrame. `best` is the name of the cell with the best mean. Each
-    cell is compared with the best at a level of 5 %: `tied` cells cannot be distinguished from the
-    best, `told_apart` cells can. On the `scale` "log", means are geometric, and differences are
+    """A comparison of the cells of a DataFrame. `best` is the name of the cell with the best mean
+    (None without cells). At a level of 5 %, the cells in `told_apart` differ from the best, and the
+    cells in `tied` do not. On the `scale` "log", means are geometric, and differences are
     differences of logarithms."""
 
     metric: str
@@ -81,12 +81,12 @@ def compare(
     goal: str = "minimize",
     by: str | Sequence[str] | None = None,
 ) -> Compared:
-    """Compare cells by the column `metric` of a DataFrame with a row for each run, such as the
-    result of `Registry.runs()`. `by` names the columns that define a cell (default: `cell`, with
-    `sweep` if there are several sweeps, and with `root` and `sweep` if there are several roots).
-    Rows with a `state` other than succeeded, and rows without a finite value, are left out. The
-    rows of two cells are paired by `seed` if each of these rows has a seed and neither cell has a
-    seed twice. Raises `UsageError` for missing columns and for an unknown goal."""
+    """Compare cells by the column `metric` of a DataFrame that has a row for each run, such as the
+    result of `Registry.runs()`. `by` names the columns that define a cell. Without `by`, this is
+    `cell`; `sweep` and `root` are added if there are several sweeps or roots. Only rows with a
+    finite value and the `state` succeeded count. Two cells are also compared by seed if each row
+    has a `seed` and no seed occurs twice in a cell. Raises `UsageError` for missing columns and for
+    an unknown goal."""
     if goal not in ("minimize", "maximize"):
         raise UsageError(f"goal={goal!r} is not minimize or maximize")
     keys = _keys(frame, by)
@@ -132,8 +132,6 @@ def _keys(frame: "pandas.DataFrame", by: str | Sequence[str] | None) -> list[str
 def _groups(
     frame: "pandas.DataFrame", metric: str, keys: Sequence[str]
 ) -> dict[str, list[tuple[int | None, float]]]:
-    """Return a dict from cell to [(seed, value), ...], for the rows of succeeded runs with a
-    finite value."""
     groups: dict[str, list[tuple[int | None, float]]] = {}
     rows: list[dict[str, Any]] = frame.to_dict("records")  # pyright: ignore[reportAssignmentType, reportUnknownMemberType]
     for row in rows:
@@ -179,8 +177,8 @@ def _cells(
 def _pairs(
     order: Sequence[str], groups: Mapping[str, Sequence[tuple[int | None, float]]], scale: Scale
 ) -> "pandas.DataFrame":
-    """Return a row for each pair of cells, or, if there are many cells, for each cell and the
-    best. A row has the Welch interval of the pair, and the interval over shared seeds."""
+    """Return a row for each pair of cells. If there are many cells, return only the pairs with the
+    best cell. The columns that begin with `paired_` are about the seeds that both cells have."""
     import pandas
 
     names = list(itertools.combinations(order, 2))
@@ -209,8 +207,8 @@ def _prefixed(prefix: str, estimate: Estimate | None) -> dict[str, float | None]
 
 
 def _by_seed(rows: Sequence[tuple[int | None, float]], scale: Scale) -> dict[int, float]:
-    """Return a dict from seed to value. The dict is empty if a row has no seed or a seed has
-    several rows, because rows then cannot be paired."""
+    """Return a dict from seed to value. Return an empty dict if a row has no seed or two rows have
+    the same seed."""
     seeds = [seed for seed, _ in rows if seed is not None]
     if len(set(seeds)) != len(rows):
         return {}

@@ -37,9 +37,10 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def decimals(*values: float | None) -> int | None:
-    """Return the number of decimals that distinguishes several values: two significant digits of
-    their range, but at least three and at most five digits of the largest value, and at most six
-    decimals. None if the values are too small or too large for decimals."""
+    """Return how many decimals to show so that the values can be distinguished. Two significant
+    digits of their range are shown. The largest value gets three to five significant digits, and no
+    value more than six decimals. Return None if the values are too small or too large for
+    decimals."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     largest = max((abs(value) for value in finite), default=0.0)
     spread = max(finite, default=0.0) - min(finite, default=0.0)
@@ -51,9 +52,9 @@ def decimals(*values: float | None) -> int | None:
 
 
 def deserved(mean: float | None, low: float | None, high: float | None) -> int | None:
-    """Return the number of decimals that the interval of a value justifies: two significant
-    digits of half of the interval's width, at most six decimals. None without an interval, or if
-    the values are too small or too large for decimals."""
+    """Return how many decimals the interval of a value justifies: two significant digits of half of
+    its width, and at most six decimals. Return None if there is no interval, or if the values are
+    too small or too large for decimals."""
     if mean is None or low is None or high is None or not math.isfinite(high - low) or high <= low:
         return None
     if not 1e-4 <= max(map(abs, (mean, low, high))) < 1e7:
@@ -62,9 +63,9 @@ def deserved(mean: float | None, low: float | None, high: float | None) -> int |
 
 
 def within(mean: float | None, low: float | None, high: float | None) -> list[str]:
-    """Return the texts of a value and its bounds, with the decimals that the interval justifies
-    (see `deserved`); a value that these decimals do not distinguish from 0 is written as 0. If
-    `deserved` returns None, return the result of `together`."""
+    """Return the texts of a value and of the two bounds of its interval, with the decimals that the
+    interval justifies (see `deserved`). If `deserved` returns None, use the decimals of
+    `together`."""
     places = deserved(mean, low, high)
     if places is None or mean is None:
         return together(mean, low, high)
@@ -76,8 +77,8 @@ def within(mean: float | None, low: float | None, high: float | None) -> list[st
 
 
 def fixed(value: float | None, places: int | None) -> str:
-    """Return a value with `places` decimals, or as `number` writes it if `places` is None. A
-    value other than 0 is never written as 0."""
+    """Return a value with `places` decimals. If `places` is None, or if the value would be rounded
+    to 0, use significant digits."""
     if places is None or value is None or not math.isfinite(value):
         return number(value)
     text = f"{value + 0.0:.{places}f}"  # adding 0 turns -0.0 into 0.0
@@ -85,7 +86,7 @@ def fixed(value: float | None, places: int | None) -> str:
 
 
 def together(*values: float | None) -> list[str]:
-    """Return several values with the same number of decimals."""
+    """Return the texts of several values, all with the same number of decimals."""
     places = decimals(*values)
     return [fixed(value, places) for value in values]
 
@@ -96,14 +97,14 @@ def difference(value: float) -> str:
 
 
 def p_value(value: float | None) -> str:
-    """Return a p value as text: `p = 0.032`, `p < 0.001`."""
+    """Format a p value: `p = 0.032`, `p < 0.001`; an en dash for None."""
     if value is None:
         return NONE
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
 def percent(value: float | None) -> str:
-    """Return a fraction as text, such as `42 %`."""
+    """Format a fraction as a percentage: `42 %`; an en dash for None."""
     return NONE if value is None or not math.isfinite(value) else f"{100 * value:.0f} %"
 
 
@@ -146,8 +147,8 @@ BRIEF = 8
 
 
 def brief(value: Any) -> str:
-    """Return a value of a configuration, shortened for display: a float with more than `BRIEF`
-    characters, such as one drawn at random, gets four digits."""
+    """Return a value of a configuration as a short text. A float with more than `BRIEF` characters
+    is rounded to four significant digits."""
     text = setting(value)
     if not isinstance(value, float) or not math.isfinite(value) or len(text) <= BRIEF:
         return text
@@ -155,8 +156,8 @@ def brief(value: Any) -> str:
 
 
 def place(value: Any) -> str:
-    """Return the text of a value that a model computed: a number gets three digits, without
-    `.0`."""
+    """Return the text of a value that a model computed. A float is rounded to three significant
+    digits."""
     if not isinstance(value, float) or not math.isfinite(value):
         return setting(value)
     short = float(f"{value:.3g}")
@@ -164,8 +165,9 @@ def place(value: Any) -> str:
 
 
 def shortened(texts: Sequence[str], width: int = 24) -> list[str]:
-    """Return the texts, each cut to `width`. A text is cut at its end; texts that begin alike
-    are cut inside their common beginning. Texts that would then become equal are not cut."""
+    """Return the texts, each shortened to `width` characters. Texts with different beginnings are
+    cut at the end. Texts with the same beginning are cut in the middle, or not at all if they would
+    become equal."""
     heads: dict[str, set[str]] = {}
     for text in texts:
         heads.setdefault(text[: width - 1], set()).add(text)
@@ -187,7 +189,7 @@ def _cut(text: str, alike: Collection[str], width: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration as text: `48 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Format a duration: `48 s`, `3 min 20 s`, `2 h 05 min`; an en dash for None."""
     if seconds is None:
         return NONE
     whole = round(seconds)
@@ -199,7 +201,7 @@ def duration(seconds: float | None) -> str:
 
 
 def amount(value: float | None) -> str:
-    """Return a count that may be large: `950`, `12.3 k`, `4.56 M`."""
+    """Format a large count: `950`, `12.3 k`, `4.56 M`; an en dash for None."""
     if value is None or not math.isfinite(value):
         return NONE
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
@@ -209,8 +211,7 @@ def amount(value: float | None) -> str:
 
 
 def capitalised(text: str) -> str:
-    """Return the text with a capital first letter. The rest is unchanged, since it may be a
-    name."""
+    """Return the text with a capital first letter, and the rest unchanged."""
     return text[:1].upper() + text[1:]
 
 

@@ -29,11 +29,11 @@ _CGROUPS = "/sys/fs/cgroup"
 
 
 class Ending(NamedTuple):
-    """The facts after the recipe has ended. `code` is negative for a signal, as in `subprocess`,
-    and None if the recipe never started. `final` is the result of
-    `checkpoint_resume.has_final_checkpoint`. `tail` is the end of the output. `killed_by_us`: we
-    sent SIGKILL before the recipe had ended. `unsynced` says which files a remote store does not
-    have, and why."""
+    """What the worker knows when the recipe has ended. `code` is the exit code: negative for a
+    signal, None if the recipe never started. `final` says whether the last recorded checkpoint is
+    final (None: no checkpoint file). `stopped` is the signal that stopped the worker. `timeout_s`
+    is the time limit, if the recipe exceeded it. `tail` is the end of the output. `unsynced` says
+    which files are missing in a remote store."""
 
     code: int | None
     final: bool | None
@@ -58,10 +58,10 @@ class Ending(NamedTuple):
 
 
 class Judged(TypedDict):
-    """The outcome of an attempt: its event, and the fields that are recorded with it. `code` or
-    `signal` says how the recipe ended (both None: it never started). `detail` is a sentence.
-    `unsynced` is set if files are not in the store. `max_rss_bytes` is the peak memory.
-    `log_lost_bytes` is the number of output bytes that are not in the log."""
+    """The outcome of an attempt. `code` or `signal` says how the recipe ended; both are None if it
+    never started. `detail` explains the outcome to users. `unsynced` says which files are missing
+    in the store. `max_rss_bytes` is the peak memory. `log_lost_bytes` is the number of output bytes
+    that are missing in the log."""
 
     event: Event
     code: int | None
@@ -154,17 +154,17 @@ def crowded_out(detail: str) -> Judged:
 
 
 class MemoryKills:
-    """A count of the processes in this worker's control group that the kernel has killed since
-    this object was made, because memory was full. It is 0 if the kernel does not report such
-    kills. All runs of a tmux server usually share a control group, so the killed process may
-    belong to another run."""
+    """Counts the processes that the kernel kills because memory is full, in the control group of
+    this worker. The count starts at 0 with this object, and stays 0 if the kernel reports no kills.
+    The runs of a tmux server usually share one control group, so a killed process may belong to
+    another run."""
 
     def __init__(self, groups: str = _CGROUPS, membership: str = "/proc/self/cgroup") -> None:
         self._path = _counter(groups, membership)
         self._before = self._read()
 
     def count(self) -> int:
-        """Return the number of kills until now."""
+        """Return the number of processes killed since this object was made."""
         return max(0, self._read() - self._before)
 
     def _read(self) -> int:
@@ -182,8 +182,8 @@ class MemoryKills:
 
 
 def _counter(groups: str, membership: str) -> str | None:
-    """Return the file that counts kills in our control group (version 2, or the memory controller
-    of version 1), or None if there is no such file."""
+    """Return the path of the file in which the kernel counts kills, for cgroup v2 or v1. Return
+    None if there is no such file."""
     try:
         with open(membership, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -211,9 +211,9 @@ _ASK_SECONDS = 5.0
 
 
 def blame(job: Job, outcome: Judged) -> Judged:
-    """Return the outcome, with the reason `service` if the attempt failed and its engine has ended
-    or restarted since the attempt began. Only the reasons `error`, `incomplete` and `timeout` are
-    replaced."""
+    """Return `outcome`, with the reason `service` if the engine of the job has ended or restarted
+    during the attempt. Only failures with the reason `error`, `incomplete` or `timeout` are
+    changed."""
     began = job.engine
     if began is None or outcome["event"] is not Event.FAILED or outcome["reason"] not in _REASONS:
         return outcome

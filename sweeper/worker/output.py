@@ -21,10 +21,11 @@ _PATIENCE = 0.1
 
 
 class Output:
-    """Copies a recipe's output from a pipe to the log at `path` and to our own terminal.
+    """Copies the output of a recipe from a pipe to the log at `path` and to the worker's terminal.
 
     A full disk or a blocked terminal does not stop the recipe. `tail` is the end of the output.
-    `lost` counts the bytes that are missing from the log because of `trouble`.
+    `lost` is the number of bytes that are missing in the log. `trouble` is the last error of the
+    log.
     """
 
     def __init__(self, store: Store, path: str, redactor: Redactor, pauses: Pauses) -> None:
@@ -39,9 +40,9 @@ class Output:
         self.trouble: str | None = None
 
     def copy(self, source: int, over: int) -> None:
-        """Copy until the end of the pipe. Processes that the recipe leaves behind may keep the
-        pipe open. Therefore, when the write end of `over` is closed, copy only what the pipe
-        holds at that moment."""
+        """Copy from the pipe `source` until it ends. A process that the recipe leaves behind may
+        keep `source` open. Therefore, when the pipe `over` ends, copy the bytes that `source` holds
+        at that moment, and return."""
         is_over = False
         while not is_over:
             is_over = over in select.select([source, over], [], [])[0]
@@ -84,7 +85,6 @@ def _read(source: int, most: int) -> bytes:
 
 
 def _bytes_in(pipe: int) -> int:
-    """Return the number of bytes that a read from the pipe would get now."""
     import fcntl
     import termios
 
@@ -92,8 +92,8 @@ def _bytes_in(pipe: int) -> int:
 
 
 def show(data: bytes, patience: float) -> bool:
-    """Write to our terminal. While the terminal accepts nothing, wait at most `patience`
-    seconds. Return False if a part could not be written."""
+    """Write to the worker's terminal. If the terminal accepts no data for `patience` seconds, or is
+    closed, return False."""
     view = memoryview(data)
     try:
         descriptor = sys.stdout.fileno()
@@ -109,14 +109,13 @@ def show(data: bytes, patience: float) -> bool:
 
 
 def say(line: str) -> None:
-    """Print a line to the terminal, if it still exists."""
+    """Print a line to the terminal. If the terminal is closed, do nothing."""
     show(line.encode("utf-8", "replace") + b"\n", _PATIENCE)
 
 
 def last_word(word: str) -> None:
-    """Set the title of the pane, which tmux shows next to the run's name, to `word`, the outcome of
-    the run. Wait until the terminal has read the title, because output just before an exit may be
-    lost."""
+    """Show `word`, the outcome of the run, in the title of the tmux pane. Wait until the terminal
+    has read the title, because a terminal may lose output if the process exits at once."""
     try:
         if not os.isatty(0) or not os.isatty(1) or os.tcgetpgrp(0) != os.getpgrp():
             return
@@ -135,7 +134,6 @@ def last_word(word: str) -> None:
 
 
 def _await_answer(descriptor: int) -> None:
-    """Wait until the terminal has answered a status request."""
     answer = b""
     while b"\x1b[0n" not in answer and select.select([descriptor], [], [], _ANSWER)[0]:
         more = os.read(descriptor, 1024)
@@ -145,8 +143,8 @@ def _await_answer(descriptor: int) -> None:
 
 
 def set_blocking(blocking: bool) -> None:
-    """Set whether writes to a blocked terminal wait or fail. This is a property of the terminal,
-    which other programs may use afterwards."""
+    """Choose whether a write to a blocked terminal waits or fails. Other programs that use the
+    terminal later get the same mode."""
     with suppress(OSError, ValueError, AttributeError):
         os.set_blocking(sys.stdout.fileno(), blocking)
 

@@ -19,9 +19,9 @@ _MOST = 32
 
 
 class Pauses:
-    """The pauses of one recipe. `folder` has the recipe's metrics file; a pause ends when this
-    file grows. One thread calls `feed`, and another thread reads the pauses. `begun` is called
-    when a pause begins, by the thread that detects it. `clock` returns monotonic seconds."""
+    """The pauses of one recipe. A pause ends when the metrics file in `folder` grows. One thread
+    may call `feed` while another thread reads the pauses. `begun` is called when a pause begins.
+    `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Pauses:
         self._before = 0.0
 
     def feed(self, data: bytes) -> None:
-        """Look for pauses in the recipe's output."""
+        """Search the recipe's output for signs of a pause."""
         text = self._rest + data
         lines, _, rest = text.replace(b"\r", b"\n").rpartition(b"\n")
         self._rest = rest[-_LONGEST_LINE:]
@@ -56,8 +56,8 @@ class Pauses:
                 self._saw(reason)
 
     def hear(self, reason: str | None) -> None:
-        """Record the reason for a pause that the recipe's process reports. A `reason` of None says
-        that the process is not paused, and ends only a pause that this method has recorded."""
+        """Record a pause that the recipe itself has reported. A `reason` of None reports the end of
+        the pause; a pause that was found by `feed` alone continues."""
         if reason is not None:
             self._heard = True
             self._saw(reason)
@@ -80,33 +80,30 @@ class Pauses:
             self._tell()
 
     def current(self) -> Paused | None:
-        """Return the current pause, or None."""
+        """Return the current pause; None if the recipe is not paused."""
         with self._lock:
             self._settle()
             return self._lasting(self._clock())
 
     def listed(self) -> list[Paused]:
-        """Return the longest of the pauses that have ended, in the order in which they began, and
-        then the current pause."""
+        """Return the pauses in the order in which they began. If more than `_MOST` pauses have
+        ended, the shortest of them are left out."""
         with self._lock:
             self._settle()
             current = self._lasting(self._clock())
             return self._ended + ([current] if current else [])
 
     def _lasting(self, at: float) -> Paused | None:
-        """Return the current pause, with its seconds until the monotonic time `at`."""
         return self._pause and self._pause._replace(for_s=round(at - self._begun, 3))
 
     def seconds(self) -> float:
-        """Return the total seconds of all pauses. This total never decreases."""
+        """Return the total duration of all pauses."""
         with self._lock:
             self._settle()
             lasting = self._clock() - self._begun if self._pause else 0.0
             return self._before + lasting
 
     def _settle(self) -> None:
-        """End the pause if the recipe makes progress, or if no report has repeated the pause for a
-        while."""
         if self._pause is None:
             return
         now = self._clock()
@@ -126,7 +123,6 @@ class Pauses:
 
 
 def _size(folder: str) -> int:
-    """Return the size in bytes of the metrics file in a folder; 0 if there is none."""
     from sweeper.metrics.files import local_metrics  # imported late: most recipes are never paused
 
     try:
@@ -136,7 +132,6 @@ def _size(folder: str) -> int:
 
 
 def _pause_reason(line: bytes) -> str | None:
-    """Return the reason for waiting that a line of output contains, or None."""
     text = line.lower()
     if b"is paused due to billing" in text:
         return "quota"
@@ -148,8 +143,8 @@ def _pause_reason(line: bytes) -> str | None:
 
 
 def is_quota_error(tail: bytes) -> bool:
-    """Return whether the last lines of a failed recipe's output say that the service refused a
-    request because of a rate limit (429), a quota or missing payment (402)."""
+    """Return whether a failed recipe's last lines of output say that the service refused a request
+    because of a rate limit, a quota or missing payment."""
     text = b"\n".join(tail.lower().rstrip().splitlines()[-20:])
     return any(phrase in text for phrase in _QUOTA)
 

@@ -54,8 +54,8 @@ _OF_A_SERVICE = re.compile(r"tinker|RequestFailedError|BadRequestError|error cod
 
 
 def meaning(error: str) -> str | None:
-    """Return the meaning of an error of a model service, with advice, or None for any other error.
-    `error` is the line that a failed program printed about its error."""
+    """Explain an error of a model service, with advice. `error` is the last error line of the
+    program's output. Return None if the error is unknown."""
     kind = _kind(error)
     return None if kind is None else _MEANING[kind]
 

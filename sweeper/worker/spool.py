@@ -35,10 +35,10 @@ def place(root: str, home: str) -> LocalStore:
 
 
 def arrange(folder: SweepFolder, run: str, attempt: int, home: str, *, resume: bool) -> SweepFolder:
-    """Prepare the spool for an attempt, and return the sweep's folder in the spool. Upload earlier
-    unsynced attempts of the run on this machine. With `resume`, download the files of earlier
-    attempts on other machines, the newest first, until one has a checkpoint. Raises `StoreError`
-    and `EnvironmentFailure`."""
+    """Prepare the spool for an attempt. Return the sweep's folder in the spool. If earlier attempts
+    of the run on this machine are unsynced, upload their files. With `resume`, download the files
+    of attempts that ran on other machines: start with the newest attempt, and stop at an attempt
+    with a checkpoint. Raises `StoreError` and `EnvironmentFailure`."""
     store = place(folder.store.root, home)
     spool = folder.at(store)
     try:
@@ -66,8 +66,8 @@ class Spooled(NamedTuple):
 
 
 def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) -> Syncing:
-    """Return a sync thread, not yet started, for the attempt that `arrange` prepared. Take the
-    attempt's lock. The thread syncs every `seconds` seconds."""
+    """Lock the attempt that `arrange` has prepared, and return a thread that syncs its files every
+    `seconds` seconds. The caller starts the thread."""
     _, spool, run, attempt = spooled
     path = _path(spool, f"{_MARKS}/{run}.{attempt}")
     while True:
@@ -89,8 +89,8 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
 
 
 def discard(spool: SweepFolder, run: str, attempt: int, *, all_of_it: bool) -> None:
-    """Remove the file in `unsynced/` for an attempt that is in the store. With `all_of_it`, also
-    remove the local copies of this attempt, and of earlier attempts that are in the store."""
+    """Record in the spool that all files of an attempt are in the store. With `all_of_it`, also
+    remove the local files of this attempt and of earlier attempts that are in the store."""
     with suppress(OSError):
         os.unlink(_path(spool, f"{_MARKS}/{run}.{attempt}"))
     for number in range(1, attempt + 1) if all_of_it else ():
@@ -105,9 +105,10 @@ def recover(
     run: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Upload the files of dead workers, for one run or all runs. Return the number of attempts that
-    this call has completed in the store. Files that the store refuses stay in the spool, and `tell`
-    gets a line about them. Raises `StoreError` if the store does not answer."""
+    """Upload the files that dead workers left in the spool, for one run or (None) all runs. Return
+    the number of attempts whose files are now all in the store. If the store refuses files, they
+    stay in the spool, and `tell` is called with a message. Raises `StoreError` if the store does
+    not answer."""
     marks = [mark for mark in _marks(spool) if run in (None, mark.rpartition(".")[0])]
     if not marks:
         return 0
@@ -157,16 +158,15 @@ def _marks(spool: SweepFolder) -> list[str]:
 
 
 def tidy(spool: SweepFolder) -> None:
-    """Remove the local copy of an ended sweep. If some of its attempts are unsynced, remove
-    nothing."""
+    """Remove the local files of an ended sweep. If an attempt is unsynced, remove nothing."""
     with suppress(OSError):
         if not _marks(spool):
             shutil.rmtree(_local(spool, spool.name), ignore_errors=True)
 
 
 def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
-    """Yield every spool of this user on this machine: the store's root, the spool, and its
-    sweeps."""
+    """Yield the spools in `home`. For each spool, yield the address of its store, the spool itself,
+    and the names of the sweeps in it."""
     top = os.path.join(home, "spool")
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(top)):
@@ -178,8 +178,8 @@ def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
 
 
 def abandoned(spool: SweepFolder) -> tuple[int, int]:
-    """Count the attempts of a sweep that are not in the store yet. Return two numbers: attempts
-    of live workers, and attempts of dead workers."""
+    """Count the attempts of a sweep whose files are not all in the store. Return two counts: the
+    attempts of live workers, and those of dead workers."""
     living = dead = 0
     with suppress(OSError):
         for mark in _marks(spool):
@@ -191,7 +191,8 @@ def abandoned(spool: SweepFolder) -> tuple[int, int]:
 
 @contextmanager
 def _held(path: str) -> Generator[bool]:
-    """Yield whether this process holds the attempt's lock during the block."""
+    """Lock the file `path` during the block. Yield False if there is no file, or if another process
+    holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -209,8 +210,6 @@ def _held(path: str) -> Generator[bool]:
 
 
 def _fetch_earlier(folder: SweepFolder, spool: SweepFolder, run: str, attempt: int) -> None:
-    """Download what the attempt may resume from: the files of earlier attempts on other
-    machines. Begin with the newest attempt, and stop after the first one with a checkpoint."""
     for earlier in range(attempt - 1, 0, -1):
         log_path = folder.log_path(run, earlier)
         target = _local(spool, log_path)
@@ -246,8 +245,6 @@ def _fetch(sweep: SweepFolder, folder: str, target: str) -> None:
 
 
 def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
-    """Return the files to download, as paths below `folder`. A program may have such files in
-    several folders."""
     names: dict[str, None] = {}
     for path in sizes:
         inner = path.removeprefix(f"{folder}/").split("/")
@@ -259,7 +256,6 @@ def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
 
 
 def _read(store: Store, path: str, sizes: dict[str, int]) -> bytes | None:
-    """Read a file, or join its parts. Return None if neither exists."""
     if path in sizes:
         return store.read(path)
     data, end = b"", 0

@@ -46,9 +46,9 @@ class _Stat(NamedTuple):
 
 
 class _Growing:
-    """How many bytes of a growing file have been sent (`offset`), and a checksum of the last
-    bytes before `offset` (`seen`). `replaced`: the file does not continue what was sent, so it
-    is only sent as a whole."""
+    """The state of a file that is sent in parts. `offset` is the number of bytes sent, and `seen`
+    is a checksum of the last of these bytes. If the file was replaced, `replaced` is set, and the
+    file is sent only as a whole."""
 
     def __init__(self, offset: int | None, inode: int) -> None:
         self.offset = offset
@@ -61,7 +61,7 @@ class _Growing:
 
 
 class _Plain:
-    """A file that is sent when it has stopped changing."""
+    """The state of a file that is sent as a whole, each time it has stopped changing."""
 
     def __init__(self) -> None:
         self.last: _Stat | None = None
@@ -71,9 +71,9 @@ class _Plain:
 
 
 class Sync:
-    """Uploads the files of one attempt from `folder`, the sweep's folder in the spool, to the
-    same paths in `store`. With `fresh`, none of the files is in the store yet; otherwise the
-    store is listed. Only one thread may use this object."""
+    """Uploads the files of one attempt from `folder`, the sweep's folder in the spool, to `store`.
+    `fresh` means that the store has no file of the attempt yet. Use the object in one thread
+    only."""
 
     def __init__(
         self, store: Store, folder: SweepFolder, run: str, attempt: int, *, fresh: bool
@@ -97,26 +97,23 @@ class Sync:
 
     @property
     def missing(self) -> str | None:
-        """Return which files could not be sent, as one line, or None if there are no such files."""
+        """Return the reason why a file was not sent, and how many more files were not sent. Return
+        None if every file was sent."""
         reasons = [*self.refused.values(), *self.trouble.values()]
         more = f" (and {len(reasons) - 1} more files)" if len(reasons) > 1 else ""
         return f"{reasons[0]}{more}" if reasons else None
 
     def step(self) -> None:
-        """Send new data. Raises `StoreError`. Data that arrived before an error is not sent
-        again."""
+        """Send new data. Raises `StoreError`. The next call continues after the data that has
+        arrived."""
         self._each(self._send_new)
 
     def finish(self, *, whatever: bool = False) -> None:
-        """Send everything as whole files, after all writers have ended. Raises `StoreError`. The
-        call can be repeated. With `whatever`, try all files, even if many are refused."""
+        """Send each file as a whole, after the last write to it. Raises `StoreError`; the caller
+        may then call this method again. With `whatever`, continue after repeated failures."""
         self._each(self._finish_one, whatever)
 
     def _each(self, send: Callable[[str, str, _Stat], None], whatever: bool = False) -> None:
-        """Send each file: first the files that were not refused the last time, then refused
-        files, then `checkpoints.jsonl`. Without `whatever`, stop after three failures in a row,
-        and do not send `checkpoints.jsonl` if another file was refused. Raises `StoreError` if a
-        file was refused."""
         files = sorted(self._scan(), key=lambda file: (_is_last(file[0]), file[0] in self.refused))
         self.refused = {path: self.refused[path] for path, *_ in files if path in self.refused}
         failed, sent = 0, self.sent
@@ -170,9 +167,8 @@ class Sync:
         return True
 
     def _is_there(self, path: str, status: _Stat) -> bool:
-        """Return whether another worker has sent the file: the store has a file of the same size at
-        `path`. For a small file return False, because two different small files may have the same
-        size."""
+        """Return whether the store already has the file, judged by its size. Return False for a
+        small file, because small files often have equal sizes."""
         sizes = self._known or {}
         return status.size > _SMALL and sizes.get(path) == status.size
 
@@ -182,8 +178,6 @@ class Sync:
             self._known = {entry.path: entry.size for entry in entries}
 
     def _scan(self) -> Iterator[tuple[str, str, _Stat]]:
-        """Yield the store path, local path and status of each file. `checkpoints.jsonl` comes
-        last, but its status is read first."""
         files: list[tuple[str, str]] = []
         for folder in self._folders:
             top = self._spool.local_path(folder)
@@ -202,7 +196,6 @@ class Sync:
                 yield path, full, status
 
     def _can(self, path: str, full: str) -> bool:
-        """Return whether the file is readable and its name is valid in stores."""
         if path in self.trouble:
             return False
         try:
@@ -245,7 +238,7 @@ class Sync:
             file.replaced = True
 
     def _part(self, path: str, offset: int, data: bytes) -> int:
-        """Send a part. Return how many bytes of the file have arrived."""
+        """Send a part of a file. Return the offset of the next part."""
         try:
             self._store.create(f"{path}.parts/{offset}", data)
         except AlreadyExists:
@@ -280,8 +273,8 @@ class Sync:
 
 
 def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, int]]:
-    """Return the parts in `folder` that follow each other without a gap from 0, as (offset,
-    path, size in bytes)."""
+    """Return the parts of a file that follow each other without a gap, from offset 0 on. Each part
+    is returned as (offset, path, size in bytes)."""
     numbered = sorted(
         (int(name), path, size)
         for path, size in sizes.items()
@@ -297,8 +290,8 @@ def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, in
 
 
 class Syncing:
-    """A thread that syncs every `seconds` seconds until `finish`, less often once there are more
-    than 100 parts. `say` gets a line when the store stops answering."""
+    """A thread that syncs every `seconds` seconds, and less often if there are more than 100 parts.
+    `say` prints messages about failures."""
 
     def __init__(
         self,
@@ -323,7 +316,7 @@ class Syncing:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread. Call this after all forks."""
+        """Start the thread. Call this method after all forks of the process."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -334,12 +327,12 @@ class Syncing:
         cancelled: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> str | None:
-        """Wait until everything is in the store, however long the store does not answer. Every
-        `every` seconds, this method calls `beat`, which returns whether the store answers.
+        """Wait until all files are in the store, even if the store does not answer for a long time.
+        Call `beat` every `every` seconds; it returns whether the store answers.
 
-        It gives up if the store answers but accepts none of the remaining files for
-        `REFUSED_SECONDS`. It also gives up as soon as the run is `cancelled` and the store
-        fails. Return what is missing, or None.
+        Give up if the store answers but refuses all remaining files for `REFUSED_SECONDS`, or if
+        the store fails after the run was `cancelled`. Return a text about the missing files, or
+        None if there are none.
         """
         if self._thread is None:
             self.start()
@@ -358,12 +351,13 @@ class Syncing:
         return self._missing()
 
     def abandon(self) -> None:
-        """Stop syncing, because the sweep was removed."""
+        """Stop syncing. Call this method if the sweep was removed."""
         self._abandoned.set()
         self._ending.set()
 
     def forget(self, *, succeeded: bool) -> None:
-        """Release the spool if everything has arrived. Call this after the outcome was recorded."""
+        """If all files are in the store, record this in the spool. With `succeeded`, also remove
+        the local files. Call this method after the outcome was recorded in the store."""
         if self._ended.is_set() and self._missing() is None:
             self._forget(succeeded)
 
@@ -391,7 +385,7 @@ class Syncing:
         return self._seconds * max(1.0, self._sync.parts / _MANY_PARTS)
 
     def _try(self, action: Callable[[], None], before: float) -> float:
-        """Call `action`. Return 0, or after an error the seconds to wait before a retry."""
+        """Call `action`. Return 0, or the seconds to wait before the next try if it failed."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - a thread that dies would lose what is to come

@@ -18,7 +18,7 @@ _CHUNK = 1 << 12
 
 
 class Terminal:
-    """The worker's terminal. It is in raw mode while the recipe runs on another terminal."""
+    """The terminal of the worker, in raw mode while the recipe has a terminal of its own."""
 
     def __init__(self) -> None:
         try:
@@ -43,7 +43,7 @@ class Terminal:
         return child
 
     def restore(self) -> None:
-        """Restore the earlier settings of our terminal."""
+        """Restore the settings that the terminal had before."""
         with suppress(OSError, termios.error):
             termios.tcsetattr(0, termios.TCSANOW, self._before)
 

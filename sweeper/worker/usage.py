@@ -18,8 +18,8 @@ _VOUCHED_SECONDS = 90.0
 
 
 class _ProcessUsage(NamedTuple):
-    """The fields of `Usage` as a process writes them, the reason why the service delays the process
-    (`paused`), and the ids of its sessions."""
+    """The usage that one process of the recipe has recorded. `paused` is the reason why the service
+    delays the process."""
 
     models: Mapping[str, Counts] = MappingProxyType({})
     unknown: str | None = None
@@ -28,8 +28,9 @@ class _ProcessUsage(NamedTuple):
 
 
 class UsageFiles:
-    """The usage files in `folder`. A file is read again only when it has changed. `clock` returns
-    monotonic seconds. `stacks` is the file in which the recipe writes its stacks when asked."""
+    """The usage files that the recipe's processes write to `folder`. A file is read again only
+    after it has changed. `clock` returns monotonic seconds. `stacks` is the path of the file to
+    which the recipe writes its stack traces on request."""
 
     def __init__(self, folder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
@@ -39,8 +40,8 @@ class UsageFiles:
         self._known: dict[str, tuple[tuple[int, int], Usage]] = {}
 
     def read(self) -> Usage:
-        """Return the sum of all files. A file that cannot be read counts with its last known
-        value."""
+        """Return the sum of all usage files. If a file cannot be read, its last readable content
+        counts."""
         try:
             with os.scandir(self._folder) as entries:
                 for entry in entries:
@@ -52,12 +53,13 @@ class UsageFiles:
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """The ids of the sessions at the service, at the last read."""
+        """The ids of the recipe's sessions at the service, from the last `read`."""
         return tuple(dict.fromkeys(i for each in self._sessions.values() for i in each))
 
     @property
     def paused(self) -> str | None:
-        """Why the service delayed a process at the last read, or None."""
+        """The reason why the service delays a process of the recipe. None if no process has
+        reported a delay recently."""
         since = self._clock() - _VOUCHED_SECONDS
         return next((why for why, seen in self._paused.values() if seen > since), None)
 
