@@ -111,13 +111,13 @@ def main(config: Config) -> None:
 
 
 def examples(values: Mapping[str, Any], count: int) -> preview.Document:
-    """Return the first questions that the student or the teacher would answer; see preview.py."""
+    """Return the first questions of a run; see preview.py."""
     return preview.of_questions(settings.made(Config, values), count)[0]
 
 
 def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.Document:
-    """Return the questions that `examples` returns, each with answers sampled from `checkpoint`
-    and their rewards."""
+    """Return the first questions of a run, with answers sampled from `checkpoint` and the rewards
+    of the answers."""
     from .sampled_preview import of_groups  # imported late, since it imports this module
 
     return of_groups(settings.made(Config, values), count, checkpoint)
@@ -149,8 +149,8 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 def teachers_of(text: str) -> list[tuple[float, str]]:
-    """Return the weight and the name of each teacher in the setting `teacher`. The weights add
-    up to 1. Raises ValueError for an invalid text."""
+    """Parse the setting `teacher`. Return the weight and the name of each teacher. The weights
+    add up to 1. Raises ValueError for an invalid text."""
     teachers: list[tuple[float, str]] = []
     for part in text.split(","):
         before, star, name = part.strip().rpartition("*")
@@ -196,8 +196,8 @@ class OnPolicy(rl.GroupTrainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups whose rewards are all equal are dropped (default: no, because training
-        does not use the rewards)."""
+        """Whether groups whose rewards are all equal are dropped. By default they are kept,
+        because training does not use the rewards."""
         return bool(self.config.remove_constant_reward_groups)
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
@@ -226,8 +226,8 @@ class OnPolicy(rl.GroupTrainer):
     def ask(
         self, sampler: "tinker.SamplingClient", problem: Problem, count: int, **params: Any
     ) -> rl.SampleRequest:
-        """Submit a request for answers. If `kl_top_k` is set, answers that are not sampled
-        greedily come with the likeliest tokens at each position."""
+        """Submit a request for answers. If `kl_top_k` is set and the temperature is not 0, also
+        request the student's likeliest tokens at each position."""
         k = self.config.kl_top_k
         if not k or not params["temperature"]:
             return super().ask(sampler, problem, count, **params)
@@ -238,9 +238,9 @@ class OnPolicy(rl.GroupTrainer):
         return sampler.sample(prompt, count, parameters, topk_sample_logprobs=k)
 
     def top_k(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
-        """Return the loss weights of the likeliest tokens at each position, and two metrics of
-        the divergence from the teachers: one is estimated from the sampled tokens, the other is
-        computed from the likeliest tokens."""
+        """Return the loss weights of the student's likeliest tokens at each position, and two
+        metrics of the student's divergence from the teachers. `teacher_kl` is computed from the
+        sampled tokens, and `teacher_kl_top_k` from the likeliest tokens."""
         import numpy as np
 
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
@@ -287,14 +287,14 @@ class OffPolicy(sft.SupervisedTrainer):
 
     @property
     def learn(self) -> chat.Learned:
-        """The messages of held-out conversations that are evaluated: all answers. (Training uses
-        the teachers' answers.)"""
+        """The messages of held-out conversations on which the model is evaluated: all messages of
+        the assistant."""
         return "all_assistant_messages"
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:
-        """Return the training questions with the teachers' answers. Questions that leave no room
-        for an answer of `max_tokens` are left out, and so are answers that were cut off. A
-        resumed run asks the teachers again and gets the same answers."""
+        """Return the training questions with the teachers' answers. A question is left out if
+        its prompt and `max_tokens` exceed `max_length`, or if its answer was cut off. A resumed
+        run asks the teachers again and gets the same answers."""
         import tinker
 
         config: Config = self.config

@@ -70,7 +70,7 @@ class Config(pairs.Settings, settings.Evaluated):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return the mistakes in the files of a run's pairs and suites."""
+    """Return a line for each mistake in the settings `data` and `eval` of a run."""
     return [*pairs.lacks(values), *evaluating.lacks(values)]
 
 
@@ -112,8 +112,8 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 def tally_pairs(
     tally: estimates.Tally, config: pairs.Settings, train: estimates.Sizes, test: estimates.Sizes
 ) -> None:
-    """Count the tokens of passes over both answers of each pair: two passes in a step, one in an
-    evaluation."""
+    """Add the tokens of a run on pairs to the tally. A step makes two passes over both answers of
+    its pairs, and an evaluation makes one."""
     passed = 2 * config.max_steps * config.batch_size * train.whole
     held_out = 2 * estimates.evaluations(config) * test.number * test.whole
     tally.add(config.model_name, "prefill", passed + held_out)
@@ -121,9 +121,9 @@ def tally_pairs(
 
 
 def slopes(ratios: Sequence[tuple[float, float]], beta: float) -> list[float]:
-    """Return, for each pair, the negative derivative of the loss with respect to the log ratio
-    of the chosen answer. This is also the derivative with respect to the log ratio of the
-    rejected answer. `ratios` has both log ratios of each pair: log p - log ref, summed over
+    """Return for each pair the derivative of the loss with respect to the log ratio of the
+    rejected answer. The derivative for the chosen answer has the opposite sign. `ratios` has the
+    log ratios of the chosen and the rejected answer of each pair: log p - log ref, summed over
     tokens."""
     count = len(ratios)
     return [beta / count * _sigmoid(-beta * (chosen - rejected)) for chosen, rejected in ratios]
@@ -161,8 +161,8 @@ def weighted(example: chat.Example, slope: float) -> "tinker.Datum":
 
 @dataclass(frozen=True)
 class Passed:
-    """The batch of a step, and its pending requests that change no weights: the forward pass,
-    and any evaluation and checkpoint."""
+    """The batch of a step, and the pending requests for its forward pass, evaluation and
+    checkpoint. `scores` and `saved` are None if no evaluation or checkpoint is due."""
 
     step: int
     batch: list[pairs.Rendered]
@@ -173,8 +173,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Trained:
-    """The pending requests of a step that change weights, and the metrics of the batch before
-    the change."""
+    """The pending training requests of a step, and the metrics of its forward pass."""
 
     passed: Passed
     metrics: dict[str, float]
@@ -185,7 +184,7 @@ class Trained:
 class PairTrainer(Trainer):
     """The training loop on pairs. A step computes the margins in a forward pass, and then trains
     with the gradient of the loss. A margin is `beta` times (log ratio of the chosen answer - log
-    ratio of the rejected answer). A log ratio is the logprob of an answer minus its baseline."""
+    ratio of the rejected answer). A log ratio is an answer's logprob minus a baseline logprob."""
 
     loss_name: ClassVar = "dpo_loss"
 
@@ -202,7 +201,7 @@ class PairTrainer(Trainer):
     @property
     @abstractmethod
     def beta(self) -> float:
-        """The factor of the margins."""
+        """The factor `beta` in the definition of a margin."""
 
     @abstractmethod
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
@@ -210,7 +209,7 @@ class PairTrainer(Trainer):
 
     @abstractmethod
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Request the baseline logprobs. Return a function that waits for them."""
+        """Request the baseline logprobs of a batch. The returned function waits for them."""
 
     def measures(self, ratios: Sequence[tuple[float, float]]) -> dict[str, float]:
         """Return the metrics of a batch."""
@@ -232,8 +231,8 @@ class PairTrainer(Trainer):
         return step
 
     def begin(self, step: int) -> Passed:
-        """Submit the forward pass of a step, and any checkpoint and evaluation that are due. The
-        service executes them with the weights at the beginning of the step."""
+        """Submit the forward pass of a step, and its checkpoint and evaluation if they are due.
+        All three use the weights at the beginning of the step."""
         config = self.config
         saved = self.save(step) if self.save_due(step) else None
         scores = self.begin_scores(step)
@@ -242,7 +241,7 @@ class PairTrainer(Trainer):
         return Passed(step, batch, self.forward(batch), scores, saved)
 
     def forward(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Submit the forward pass of a batch and the request for its baseline. The returned
+        """Submit the forward pass of a batch, and request the baseline logprobs. The returned
         function waits for the log ratios of each pair."""
         flat = [example for pair in batch for example in pair]
         data = [weighted(example, 1.0) for example in flat]
@@ -301,7 +300,7 @@ class PairTrainer(Trainer):
         self.log(step, metrics)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Submit the forward pass of the held-out pairs. Return a function that waits for their
+        """Submit the forward pass of the held-out pairs. The returned function waits for the
         metrics."""
         del step  # evaluates the current weights
         ratios = self.forward(self.test_pairs)
@@ -333,7 +332,7 @@ class PreferenceTrainer(PairTrainer):
 
     @property
     def beta(self) -> float:
-        """The factor of the margins: how strongly the model is kept near the reference."""
+        """The setting `dpo_beta`: how strongly the model is kept near the reference."""
         return self.config.dpo_beta
 
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
@@ -342,8 +341,8 @@ class PreferenceTrainer(PairTrainer):
         return pairs.render_pairs(split, render, self.config.max_length)
 
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Request the reference's logprobs of the pairs whose logprobs are not known yet. Return
-        a function that waits for the logprobs of all pairs of the batch."""
+        """Request the reference's logprobs of each pair for which they are not known yet. The
+        returned function waits for the logprobs of all pairs in the batch."""
         unknown = {id(pair): pair for pair in batch if id(pair) not in self._baselines}
         ask = partial(samplers.begin_answer_logprobs, self.connection, self.reference)
         requests = {key: (ask(pair.chosen), ask(pair.rejected)) for key, pair in unknown.items()}

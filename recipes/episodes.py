@@ -90,7 +90,7 @@ class Action(NamedTuple):
 
 
 def instruction(agent: str, step: Step) -> str:
-    """Return the message that gives the model a step of a task."""
+    """Return the message to the model at the beginning of a task's step."""
     return _HEAD[agent] + step.instruction
 
 
@@ -122,9 +122,9 @@ def _terminus(text: str) -> Action:
 
 
 def shown(result: Result, most: int) -> str:
-    """Return a command's result as the model sees it: the output, without its middle if it is
-    long. If a limit or the end of the shell ended the command, a note with this reason is added.
-    If a command fails without output, its exit code is shown."""
+    """Return a command's result as the model sees it. From an output of more than `most`
+    characters, the middle is left out. If a limit or the end of the shell ended the command, a
+    note says so. If a command failed without output, the text is the exit code."""
     text = result.text
     lost = result.lost
     if len(text) > most:
@@ -173,7 +173,7 @@ class Player:
         return Played(episode.rollout(reward), episode.ended, judged, monotonic() - begun, time())
 
     def act(self, place: Environment, action: Action, deadline: float) -> str:
-        """Execute the commands of an action and return the text for the model."""
+        """Execute the commands of an action. Return the outputs, or the action's error."""
         if action.wrong:
             return f"[{action.wrong}]"
         limits, messages = self.limits, list[str]()
@@ -219,7 +219,7 @@ class _Episode:
         self._latest, self._before, self._context = text, tokens, self._context + tokens
 
     def ask(self, text: str) -> None:
-        """Append the instruction of the task's next step."""
+        """Append the instruction `text` of the task's next step."""
         self._task = text
         self.tell(text)
 
@@ -230,7 +230,7 @@ class _Episode:
         return tokens
 
     def play_step(self, step: Step) -> None:
-        """Play turns until the model is done with a step or reaches a limit."""
+        """Play turns until the model is done with a step, or a limit is reached."""
         limits = self._limits
         deadline = min(self._deadline, monotonic() + (step.timeout_sec or limits.episode_seconds))
         self.ended = ""
@@ -272,9 +272,9 @@ class _Episode:
         self._fresh = False
 
     def _full(self) -> bool:
-        """Return whether the next answer might not fit into the context. With `summarise`, a
-        request for a summary, the summary and the margin must also fit after this answer. Return
-        False before the first answer."""
+        """Return whether the next answer might exceed the context. With `summarise`, a request
+        for a summary, the summary and the margin need room too. Return False before the first
+        answer."""
         limits = self._limits
         room = len(self._context) + limits.tokens
         if limits.summarise:
@@ -283,9 +283,9 @@ class _Episode:
 
     def _summed_up(self) -> bool:
         """Let the model write a summary in an extra turn, and restart the context from the summary.
-        (Do not write a second summary right after the first.) Return whether the next answer fits.
-        Return False if no summary can be written, because summaries are disabled, no turn is left,
-        or the request for a summary does not fit."""
+        If the context was just restarted, write no second summary. Return whether the next answer
+        fits. Return False if a summary is impossible: summaries are disabled, no turn is left, or
+        the request for a summary does not fit."""
         limits = self._limits
         if self._fresh:
             return len(self._context) + limits.tokens <= limits.context
@@ -309,8 +309,8 @@ class _Episode:
         return len(prompt) + limits.tokens <= limits.context
 
     def rollout(self, reward: float) -> Rollout:
-        """Return the whole rollout. If a limit ended the episode, the metrics of the last turn name
-        the limit."""
+        """Return the rollout of the episode. If a limit ended the episode, the metrics of the last
+        turn name the limit."""
         last = self._turns[-1]
         stop = {f"stop/{self.ended}": 1.0} if self.ended not in ("", "done") else {}
         turns = (*self._turns[:-1], last._replace(metrics={**last.metrics, **stop}))
@@ -319,9 +319,9 @@ class _Episode:
 
 
 def about(played: Played, failures: int) -> dict[str, float]:
-    """Return metrics of an episode as a whole: whether it earned the full reward, its duration,
-    the time and the reason of its end, the number of environments that died before it, and
-    whether the verifier failed."""
+    """Return the metrics of an episode: whether the reward was full, the duration, the time and
+    the reason of the end, the number of environments that died in earlier tries of the episode,
+    and whether the verifier failed."""
     return {
         "solved": float(played.rollout.correct),
         "seconds": round(played.seconds, 3),
@@ -333,9 +333,9 @@ def about(played: Played, failures: int) -> dict[str, float]:
 
 
 def rollouts_of(group: Sequence[Ended]) -> list[Rollout]:
-    """Return the rollouts of a group's played episodes, with their metrics. An episode is lost
-    if every environment died. The metrics of the first rollout also count the lost episodes and
-    their dead environments."""
+    """Return the rollouts of a group's played episodes, with the metrics of each. An episode is
+    lost if every environment died. The metrics of the group's first rollout include the number of
+    lost episodes and of the environments that died in them."""
     result: list[Rollout] = []
     lost = [ended.failures for ended in group if ended.played is None]
     for ended in group:
@@ -349,8 +349,9 @@ def rollouts_of(group: Sequence[Ended]) -> list[Rollout]:
 
 
 def counts(groups: Sequence[Sequence[Ended]]) -> dict[str, float]:
-    """Return metrics of all episodes: counts of failures, the mean number of summaries, the mean
-    duration, and the fraction of episodes that ended for each reason."""
+    """Return metrics of all episodes: the numbers of dead environments and lost episodes, the mean
+    number of summaries, the mean duration, and the fraction of episodes that ended for each
+    reason."""
     every = [ended for group in groups for ended in group]
     played = [ended.played for ended in every if ended.played is not None]
     summaries = [

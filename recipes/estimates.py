@@ -72,8 +72,7 @@ class Ruler:
 
 
 class Sizes(NamedTuple):
-    """Sizes of examples: their number, and the mean numbers of tokens of their prompts and
-    answers."""
+    """The number of examples, and the mean numbers of tokens of a prompt and of an answer."""
 
     number: int
     prompt: float
@@ -81,8 +80,8 @@ class Sizes(NamedTuple):
 
     @property
     def whole(self) -> float:
-        """The mean number of an example's tokens in a pass through the model: all except the
-        last."""
+        """The mean number of tokens that a pass over an example processes. The last token of an
+        example is only a target."""
         return self.prompt + self.answer - 1
 
 
@@ -115,12 +114,12 @@ def sizes_of(model: str, conversations: Sequence[tasks.Conversation]) -> Sizes:
 
 
 def _times(sizes: Sizes, more: float) -> Sizes:
-    """Return the sizes of a whole file. It has `more` times as many lines as were measured."""
+    """Return sizes with the number of examples multiplied by `more`."""
     return sizes._replace(number=round(sizes.number * more))
 
 
 def measured(count: int, examples: Sequence[chat.Example]) -> Sizes:
-    """Return the sizes of `count` examples, measured on some of them."""
+    """Return the sizes of `count` examples, with the means over the sample `examples`."""
     prompts = sum(example.answer for example in examples) / len(examples)
     return Sizes(
         count, prompts, sum(len(example.tokens) for example in examples) / len(examples) - prompts
@@ -143,7 +142,7 @@ def split_sizes(config: settings.Settings) -> tuple[Sizes, Sizes]:
 
 def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Sizes]:
     """Return the sizes of the training pairs and of the held-out pairs. The means are over both
-    answers of each pair. With `judged`, the answers are replaced by verdicts on them."""
+    answers of each pair. With `judged`, a verdict on an answer takes the place of the answer."""
 
     def measure() -> tuple[Sizes, Sizes]:
         if config.data is None:
@@ -158,8 +157,8 @@ def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Siz
 
 
 def judged_size(config: settings.Settings) -> float:
-    """Return the mean number of tokens of a question with its right answer and the verdict on
-    this answer, as a preference model reads them."""
+    """Return the mean number of tokens that a preference model reads for one score: a question,
+    the right answer and the verdict."""
 
     def measure() -> float:
         if config.data is None:
@@ -176,8 +175,8 @@ def judged_size(config: settings.Settings) -> float:
 def suite_sizes(
     config: settings.Problems, suite: str | None, how: settings.Answering, most: int | None
 ) -> tuple[Sizes, float]:
-    """Return the sizes of the first `most` items of a suite (None: of all), and the mean number
-    of tokens of a sampled answer."""
+    """Return the sizes of the first `most` items of a suite (all items if `most` is None), and
+    the mean number of tokens of a sampled answer."""
 
     def measure() -> tuple[Sizes, float]:
         items = suites.load_suites(config, suite, how.grader)[:most]
@@ -221,7 +220,7 @@ def _some(values: Sequence[T]) -> Sequence[T]:
 
 
 def evaluations(config: settings.Training) -> int:
-    """Return the number of evaluations in a run: before some of its steps, and at its end."""
+    """Return the number of evaluations in a run."""
     return times(config.eval_every, config.max_steps)
 
 
@@ -251,8 +250,8 @@ def sampled_size(config: settings.Policy, train: Sizes) -> float:
 
 
 def model_of(config: settings.Place, name: str | None) -> str:
-    """Return the model that a name means: the base model of that name, or else (for a checkpoint
-    or None) the run's model."""
+    """Return `name` if it is the name of a base model. For a checkpoint or None, return the run's
+    model."""
     base = (
         name is not None and "/" in name and "://" not in name and not name.startswith((".", "/"))
     )

@@ -74,7 +74,7 @@ class Config(settings.Problems, settings.Answering, settings.Thinking):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return the mistakes in the files of a run's suite and in its grader."""
+    """Return a line for each mistake in the settings `suite` and `grader` of a run."""
     checks = _checked_suites(values)
     lacking = [f"suite: {check.mistake}" for check in checks if check.mistake is not None]
     if ":" in str(values.get("grader", "")):
@@ -138,8 +138,8 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
     """Return the address of the weights to evaluate; None for the base model. Raises RecipeError
-    if the recorded answers come from other weights: the run in `load_checkpoint_path` may have
-    saved a new checkpoint."""
+    if the recorded answers come from other weights, for example from an earlier checkpoint of the
+    run in `load_checkpoint_path`."""
     start = config.load_checkpoint_path
     path = None if start is None else rundir.sampler_path(start)
     before = (directory.last_record or {}).get(rundir.PARENT, path)
@@ -167,8 +167,7 @@ def open_model(
 
 
 class Evaluation:
-    """The evaluation loop. Answers are graded in the suite's order, while later questions are
-    pending."""
+    """The evaluation loop. It grades the answers in the suite's order."""
 
     def __init__(
         self,
@@ -209,7 +208,7 @@ class Evaluation:
         return True
 
     def prepare(self) -> None:
-        """Open the model under evaluation, unless it is open already."""
+        """Open the model under evaluation if needed. In a new run, record a first checkpoint."""
         self.asker.model = self.asker.model or open_model(self.config, self.directory, self.weights)
         if self.directory.last_record is None:  # a resumed run must find its marks
             self.directory.record_checkpoint({"name": "items", "batch": 0} | self.marks)
@@ -223,7 +222,8 @@ class Evaluation:
         return {key: value for key, value in about.items() if value} | self.tracker.mark
 
     def log(self, done: scores.Done, total: int) -> None:
-        """Log and print a line of metrics of the items that are done."""
+        """Log the metrics of the items that are done, and print a line. Raises JudgeFailed if no
+        answer could be graded; see `ENOUGH`."""
         step = len(done)
         judging = answering.judging(self.directory, step, done)
         metrics = {"progress": step / total, **scores.measures(done)}

@@ -88,7 +88,7 @@ class Suites:
     def scores(
         self, step: int, sampler: "tinker.SamplingClient", tiers: Sequence[Tier]
     ) -> dict[str, float]:
-        """Ask the unanswered questions of tiers, and return the metrics. A signal does not
+        """Ask the unanswered questions of the tiers, and return the metrics. A signal does not
         interrupt the evaluation."""
         items = {i.key: i for tier in tiers for i in chain.from_iterable(tier.items.values())}
         is_first = step == self._directory.start_step  # these weights may have answered before
@@ -120,8 +120,8 @@ class Suites:
 def _renamed(
     by_suite: dict[str, list[Item]], other: Tier, items: int | None
 ) -> dict[str, list[Item]]:
-    """Return the suites of a tier. If the other tier has a suite of the same name, the number
-    `items` is added to the name (`math-20`), or `-all` if `items` is None."""
+    """Return the suites of a tier. A name that the other tier also has gets a suffix: the number
+    `items` (`math-20`), or `-all` if `items` is None."""
     part = "all" if items is None else items
     return {
         f"{name}-{part}" if name in other.items else name: in_suite
@@ -144,8 +144,8 @@ def _benchmarks_of(how: settings.Suites) -> list[str]:
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return the mistakes in the suites of a run, and the packages that this interpreter lacks for
-    them."""
+    """Return a line for each mistake in the suites and the grader of a run, and for each package
+    that the suites need and this interpreter lacks."""
     lacking = [f"eval.suites: {c.mistake}" for c in _checked(values) if c.mistake is not None]
     if ":" in str(values.get("eval.grader", "")):
         lacking += settings.lacking_function(values, "eval.grader")
@@ -172,8 +172,8 @@ def _checked(values: Mapping[str, Any]) -> list[Checked]:
 
 
 def tally(tally: estimates.Tally, config: Any) -> None:
-    """Count the tokens of questions and answers in all evaluations of suites, without
-    benchmarks, whose tokens are unknown."""
+    """Add the tokens of all evaluations of suites to the tally. Benchmarks are left out, because
+    their tokens are unknown."""
     how: settings.Suites | None = config.eval
     if how is None:
         return

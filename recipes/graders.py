@@ -39,7 +39,7 @@ class Question(NamedTuple):
 
 
 class Grade(NamedTuple):
-    """A score. If a function failed, the score is 0 and `error` is its error."""
+    """A score. If a user function failed, the score is 0 and `error` is the reason."""
 
     score: float
     error: str | None = None
@@ -54,8 +54,9 @@ def exact(question: Question, text: str) -> Grade:
 
 
 def numeric(question: Question, text: str) -> Grade:
-    """Return 1.0 if the last numbers of the text and of the answer differ by at most 0.000001, or
-    by a millionth of the answer's number if this is more; else 0.0."""
+    """Return 1.0 if the last number of the text is close to the last number of the answer, else
+    0.0. The tolerance is 0.000001, or a millionth of the answer's number if that number exceeds 1.
+    """
     right, value = number_in(question.answer), number_in(text)
     if right is None or value is None:
         return Grade(0.0)
@@ -74,9 +75,8 @@ def choice(question: Question, text: str) -> Grade:
 
 
 def chosen(text: str, choices: Sequence[str]) -> int | None:
-    """Return the index of the choice that a text means: the choice that equals the text, else
-    the choice whose letter the text gives, else the only choice that the text contains. None if
-    there is no such choice."""
+    """Return the index of the choice that equals the text, else of the choice whose letter the
+    text gives, else of the only choice that the text contains. Return None if no choice matches."""
     plain = text.strip()
     folded = [option.strip().casefold() for option in choices]
     if plain.casefold() in folded:
@@ -104,7 +104,8 @@ def number_in(text: str) -> float | None:
 
 
 def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
-    """Return the reason why a grader cannot work with this right answer; None if it can."""
+    """Return the reason why the grader `name` cannot use the right answer `answer`; None if there
+    is no reason."""
     if name == "regex":
         try:
             re.compile(answer)
@@ -128,7 +129,7 @@ class Graders:
         self._prints: dict[str, str] = {}
 
     def get(self, name: str) -> Grader:
-        """Return the grader of that name. Raises RecipeError if there is none."""
+        """Return the grader `name`. Raises RecipeError for an unknown name."""
         built_in = {"exact": exact, "numeric": numeric, "regex": regex, "choice": choice}
         if name in built_in:
             return built_in[name]
@@ -149,8 +150,8 @@ class Graders:
         return self._sandboxes[name]
 
     def fingerprint(self, name: str) -> str:
-        """Return the grader's name, for a user function with a hash of its file. Answers whose
-        row has another fingerprint are graded again."""
+        """Return the grader's name. For a user function, a hash of its file is added. A recorded
+        answer with another fingerprint is graded again."""
         if name in NAMES:
             return name
         if name not in self._prints:

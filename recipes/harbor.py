@@ -69,8 +69,8 @@ class Config(settings.Place, Agents):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return a line for each thing that this machine or interpreter lacks for a run, and for
-    each mistake in its tasks."""
+    """Return a line for each requirement of a run that this machine or interpreter does not meet,
+    and for each mistake in the run's tasks."""
     reasons: list[str] = []
     if importlib.util.find_spec("harbor") is None:
         reasons.append(
@@ -108,7 +108,7 @@ class Sampling(NamedTuple):
 
 
 def use_service(url: str) -> None:
-    """Set the SDK's environment variables, with which harbor's Tinker model finds the service."""
+    """Set the environment variables that tell harbor's Tinker model the service's address."""
     if url:
         os.environ["TINKER_BASE_URL"] = url
     os.environ.setdefault("TINKER_API_KEY", "tml-local")
@@ -117,8 +117,8 @@ def use_service(url: str) -> None:
 def agent_of(
     config: Agents, model_name: str, sampling: Sampling, *, tinker: bool
 ) -> dict[str, Any]:
-    """Return harbor's configuration of the agent. With `tinker`, the agent gets the options of
-    Terminus 2: it samples through harbor's Tinker model and records its tokens."""
+    """Return harbor's configuration of the agent. With `tinker`, add the options with which
+    Terminus 2 samples through harbor's Tinker model and records the tokens."""
     options = options_of(config.agent_options)
     named = {"import_path" if ":" in config.agent else "name": config.agent}
     if not tinker:
@@ -147,7 +147,7 @@ def agent_of(
 async def run_trial(
     config: Agents, task: Task, attempt: int, agent: Mapping[str, Any], folder: str
 ) -> Trial:
-    """Run a trial with harbor, return its results, and remove its folder."""
+    """Run a trial with harbor in `folder`. Return the results, and remove the folder."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # cost maps are not used
     from harbor.models.trial.config import TrialConfig
     from harbor.trial.trial import Trial as Running
@@ -189,8 +189,8 @@ class Trials:
         self.lost: list[tuple[str, int]] = []
 
     def run(self, tasks: Sequence[Task]) -> bool:
-        """Run the missing trials. Return False if a signal stopped them. Finished trials are
-        recorded."""
+        """Run the missing trials, and record each one that finishes. Return False if a signal
+        stopped the run."""
         wanted = [(task, n) for task in tasks for n in range(self.config.attempts)]
         for record in self.directory.read_episodes():
             trial = harbor_trials.from_document(record)
@@ -238,7 +238,7 @@ class Trials:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _try(self, task: Task, number: int, folder: str) -> None:
-        """Run one trial, and record it. If its environment dies, run it again, at most
+        """Run one trial, and record it. If the environment dies, run the trial again, at most
         `environment_retries` times."""
         key = task.name, number
         for again in range(self.config.environment_retries + 1):
@@ -304,7 +304,7 @@ class Trials:
         return judging
 
     def _write(self, tasks: Sequence[Task], wanted: Sequence[tuple[Task, int]]) -> None:
-        """Write summaries, a transcript and trajectories, as other evaluations do."""
+        """Write the summaries, the transcript and the trajectories of all finished trials."""
         groups: list[Group] = []
         lines: list[str] = []
         for place, task in enumerate(tasks):

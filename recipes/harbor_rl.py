@@ -62,8 +62,8 @@ class Config(settings.Policy, harbor_settings.Agents):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return a line for each thing that this machine or interpreter lacks for a run, and for
-    each mistake in its tasks."""
+    """Return a line for each requirement of a run that this machine or interpreter does not meet,
+    and for each mistake in the run's tasks."""
     return harbor.lacks(values)
 
 
@@ -78,7 +78,7 @@ def main(config: Config) -> None:
 
 
 class _Running:
-    """A trial in progress on the event loop that all trials share."""
+    """A trial in progress. All trials share one event loop."""
 
     def __init__(self, trial: Coroutine[Any, Any, Trial], loop: asyncio.AbstractEventLoop) -> None:
         self._begun, self._over = False, threading.Event()
@@ -99,7 +99,7 @@ class _Running:
             raise Died("the trial was stopped") from None
 
     def stop(self) -> None:
-        """Cancel the trial, and wait (for a limited time) until harbor has ended its
+        """Cancel the trial, and wait at most `_CANCEL_SECONDS` for harbor to end the
         environment."""
         self._future.cancel()
         if self._begun:
@@ -121,8 +121,8 @@ class TrialTrainer(terminal.EpisodeTrainer):
         return terminal.terminal_tasks.read(values)
 
     def open_player(self) -> None:
-        """Start the event loop of all trials, and set the variables with which harbor finds the
-        service."""
+        """Start the event loop of the trials, and set the environment variables that tell harbor
+        the service's address."""
         harbor.use_service(self.connection.url)
         self.agent = self.config.agent
         self.loop = asyncio.new_event_loop()
@@ -137,14 +137,14 @@ class TrialTrainer(terminal.EpisodeTrainer):
         self.folder.cleanup()
 
     def problem(self, task: Task) -> Problem:
-        """Return a problem that shows the beginning of a task's instruction. The problem has no
-        prompt, because the agent makes its prompts itself."""
+        """Return a problem whose message is the beginning of a task's instruction. The problem has
+        no prompt, because the agent makes the prompts."""
         prompt = harbor_trials.prompt_of(task.steps[0].instruction)
         return Problem([{"role": "user", "content": prompt}], [], "", 0, 0, task.name)
 
     def open_sampler(self) -> Any:
-        """Begin to save the current weights for sampling. Return a future, whose result has the
-        address from which harbor samples."""
+        """Begin to save the current weights for sampling. Return a future of the response, which
+        has the address of the saved weights."""
         return self.training.save_weights_for_sampler(
             f"trials-{next(self.saved)}", ttl_seconds=_SAMPLED_SECONDS
         )
@@ -155,8 +155,8 @@ class TrialTrainer(terminal.EpisodeTrainer):
     def attempt(
         self, key: terminal.Key, task: Task, problem: Problem, sampler: Any, first: Any
     ) -> Played:
-        """Run one trial. Raises `Died` if the trial failed for a reason other than the agent, or if
-        the agent recorded no sampled tokens."""
+        """Run one trial. Raises `Died` if the environment failed, or if the agent recorded no
+        sampled tokens."""
         del problem, first
         config = self.config
         temperature = self.params(key.split)["temperature"]

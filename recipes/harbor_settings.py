@@ -13,7 +13,7 @@ TERMINUS = "terminus-2"
 
 @chz.chz
 class Agents(settings.Tasks):
-    """Settings of the agent of trials and of its environment."""
+    """Settings of trials: the agent and the environment."""
 
     agent: str = chz.field(
         default=TERMINUS, doc="harbor's name of an agent, or the import path of a class (a.b:C)"
@@ -49,8 +49,7 @@ def check_agents(config: Agents) -> None:
 
 
 def options_of(text: str) -> dict[str, Any]:
-    """Parse the text of additional arguments for the agent. Raises ValueError for an invalid
-    text."""
+    """Parse the setting `agent_options`. Raises ValueError if `text` is not a JSON object."""
     try:
         options: Any = json.loads(text)
     except ValueError:

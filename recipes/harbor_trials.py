@@ -22,9 +22,9 @@ _LONGEST_PROMPT = 4000
 
 class Trial(NamedTuple):
     """A finished trial. If the environment failed, `failed` is the reason, and the results have
-    no meaning. `exact` is set if all tokens were recorded and the trial is a single sequence of
-    them: the prompt of each turn begins with all earlier tokens. A turn whose prompt does not
-    begin with them is `fresh`: the agent has summarised or rewritten its history."""
+    no meaning. A turn is `fresh` if its prompt does not begin with the previous turn's prompt and
+    answer, because the agent has summarised or rewritten the history. `exact` is set if all
+    tokens were recorded and no turn is `fresh`."""
 
     task: str
     attempt: int
@@ -153,13 +153,13 @@ class _Answer(NamedTuple):
 
     @property
     def end(self) -> list[int]:
-        """The tokens of the prompt and the answer."""
+        """The tokens of the prompt, followed by the sampled tokens."""
         return self.prompt + self.tokens
 
 
 def _answers(details: Sequence[Mapping[str, Any]]) -> tuple[list[_Answer], bool]:
-    """Return all recorded answers, those of an agent's subagents last, and whether all records
-    are complete. An answer without its prompt or its logprobs is left out."""
+    """Return the recorded answers, first the agent's and then its subagents', and whether all
+    records are complete. An answer without a recorded prompt or logprobs is left out."""
     answers: list[_Answer] = []
     whole = True
     for detail in details:
@@ -189,5 +189,5 @@ def _seconds(started: Any, finished: Any) -> float:
 
 
 def prompt_of(instruction: str) -> str:
-    """Return the part of an instruction that summaries show: its beginning."""
+    """Return the beginning of an instruction, for summaries."""
     return instruction[:_LONGEST_PROMPT]

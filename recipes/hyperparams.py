@@ -45,7 +45,7 @@ _WIDTHS, _WEIGHTS = "_KNOWN_HIDDEN_SIZES", "_LORA_PARAMS_PER_RANK_BY_COMPONENT"
 
 
 class Shape(NamedTuple):
-    """A model's family and width, and `weights`: the number of weights of an adapter of rank 1
+    """A model's family and width. `weights` is the number of weights of a LoRA adapter of rank 1
     on the model's attention, MLP and unembedding."""
 
     family: str
@@ -53,7 +53,7 @@ class Shape(NamedTuple):
     weights: int
 
     def adapter(self, rank: int) -> int:
-        """Return the number of weights of an adapter."""
+        """Return the number of weights of an adapter of rank `rank`."""
         return rank * self.weights
 
 
@@ -141,8 +141,8 @@ def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
 
 
 def lora_rank(model: str, count: int, noun: str) -> Chosen:
-    """Return the LoRA rank for a model that learns `count` units of information; `noun` names
-    the unit. Raises ValueError if the size of the model's adapter is not known."""
+    """Return the LoRA rank for a run that learns `count` units of information. `noun` names the
+    unit. Raises ValueError if the size of the model's adapter is not known."""
     shape = _shape(model)
     if shape is None:
         raise ValueError(f"lora_rank=auto: the size of {model}'s adapter is not known; give a rank")
@@ -174,7 +174,7 @@ def choose(recipe: str, config: settings.Training) -> dict[str, Chosen]:
 
 
 def resolved(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
-    """Return the configuration with numbers in place of `auto`, and the reason for each number."""
+    """Replace each `auto` by a number. Return the configuration and the reason for each number."""
     chosen = choose(recipe, config)
     numbers = {key: chosen.value for key, chosen in chosen.items()}
     whys = {key: chosen.why for key, chosen in chosen.items()}
@@ -200,8 +200,8 @@ def _shape(model: str) -> Shape | None:
 
 @cache
 def _installed() -> Mapping[str, Shape]:
-    """Return the sizes in the tables of the installed tinker-cookbook, which may have more models
-    than `SHAPES`. The tables are read without an import, which would load torch."""
+    """Return the models in the tables of the installed tinker-cookbook; empty if it is missing.
+    The tables are parsed instead of imported, because the import would load torch."""
     spec = importlib.util.find_spec("tinker_cookbook")
     folders = None if spec is None else spec.submodule_search_locations
     if not folders:
@@ -224,14 +224,14 @@ def _installed() -> Mapping[str, Shape]:
 
 
 def _family(model: str) -> str:
-    """Return a model's family if tinker-cookbook's `get_lr` has a formula for the family, else
-    the model's maker."""
+    """Return a model's family if its learning rate has a formula (`_EXPONENTS`). Else return the
+    part of the model's name before the slash."""
     families = (family for family in _EXPONENTS if family.lower() in model.lower())
     return next(families, model.partition("/")[0])
 
 
 def _to_learn(recipe: str, config: Any) -> tuple[int, str]:
-    """Return an upper bound on the amount of information that a run can learn, and the unit."""
+    """Return an upper bound on the information that a run can learn, and the unit's name."""
     if recipe in ("rl", "terminal", "harbor_rl"):
         sampled = config.max_steps * config.groups_per_batch * config.group_size
         return sampled, "rewarded answers"

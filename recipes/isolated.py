@@ -24,18 +24,17 @@ Call = tuple[str, str, str]
 
 @cache
 def missing() -> str | None:
-    """Return a line about a program that isolation needs and this machine lacks, with how to
-    install it; None if nothing is missing."""
+    """Return why this machine cannot isolate functions, and the remedy; None if it can."""
     return sandbox.missing("bubblewrap")
 
 
 class IsolatedFunction(Function):
-    """A user function in a sandbox. Calls are queued, and all queued calls are made together when
-    the score of one of them is awaited."""
+    """A user function in a sandbox. `begin` queues a call. When a caller waits for a score, all
+    queued calls are made together."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
-        """`function` is `path/to/file.py:name`. Raises RecipeError if the function cannot be
-        loaded, or if no environment can be opened for it."""
+        """`function` is `path/to/file.py:name`. Raises RecipeError if the environment cannot be
+        opened, or if the function cannot be loaded."""
         self.function, self._seconds, self._megabytes = function, seconds, megabytes
         path, self._name = find_function(function)
         with open(path, "rb") as file:
@@ -66,7 +65,7 @@ class IsolatedFunction(Function):
             )
 
     def begin(self, question: str, response: str, answer: str) -> Callable[[], Scored]:
-        """Queue a call. The returned function waits for its score."""
+        """Queue a call. The returned function waits for the score."""
         into: list[Scored] = []
         self._begun.append(((question, response, answer), into))
 
@@ -101,9 +100,9 @@ class IsolatedFunction(Function):
         return scores
 
     def _call(self, questions: Sequence[Call]) -> list[dict[str, Any]]:
-        """Return the output lines of the process: first the result of loading the file, then the
-        result of each call until the process ended. Raises RecipeError if the file cannot be
-        loaded."""
+        """Start a process and make the calls. Return the result of loading the file, followed by
+        the results of the calls. Calls after the end of the process have no result. Raises
+        RecipeError if the file cannot be loaded."""
         lines = "".join(json.dumps(question) + "\n" for question in questions)
         limits = f"{self._megabytes} {self._seconds}"
         command = f"python3 -I {_PROGRAM} {_FILE} {self._name} {limits} <{_CALLS} 2>/dev/null"
@@ -129,8 +128,8 @@ class IsolatedFunction(Function):
         return [answers[0] | {"ended": ended}, *answers[1:]]
 
     def _again(self) -> Result:
-        """Open a new environment in place of one that a function has ended. Return a result for
-        the call that ended the old environment."""
+        """Replace an environment that a function has ended. Return the output of a process that
+        loaded the file and answered no call."""
         self._place.stop()
         try:
             self._open()

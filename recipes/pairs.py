@@ -37,8 +37,8 @@ class Settings(settings.Settings):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return the mistake in the file `data` of a run on pairs. The list is empty if there is
-    none."""
+    """Return a line about the mistake in the file `data`. The list is empty if `data` has no
+    mistake."""
     mistake = settings.check_data(values, pair, hold_out).mistake
     return [] if mistake is None else [mistake]
 
@@ -71,9 +71,9 @@ class Rendered(NamedTuple):
 
 
 def load_pairs(config: settings.Settings) -> PairSplit:
-    """Load the configured pairs from a file, or make them from a task's problems: a right answer
-    and a wrong answer for each. A held-out problem has the same wrong answer for every seed.
-    `wrong_share` is the share of generated training pairs that prefer the wrong answer."""
+    """Load the pairs of the file `data`. Without `data`, make a pair of a right and a wrong answer
+    for each problem of the task. The held-out pairs are the same for every seed. `wrong_share` is
+    the share of generated training pairs that prefer the wrong answer."""
     if config.data is not None:
         return read_pairs(config.data, config.test_size)
     data = settings.load_data(chz.replace(config, wrong_share=0.0))
@@ -83,9 +83,9 @@ def load_pairs(config: settings.Settings) -> PairSplit:
 
 
 def spoiled(conversations: Sequence[Conversation], stream: str) -> list[Pair]:
-    """Pair each conversation's answer with a copy in which a character is changed. A model that
-    has nearly learned the task makes mistakes of this kind. The new character is taken from the
-    answers. Raises RecipeError if all answers consist of the same character."""
+    """Pair each conversation's answer with a copy in which one character is changed, since a model
+    that has nearly learned the task makes such mistakes. The new character occurs in some answer.
+    Raises RecipeError if all answers consist of the same character."""
     draw = random.Random(stream)
     letters = sorted(
         {letter for conversation in conversations for letter in conversation[-1]["content"]}
@@ -120,7 +120,7 @@ def read_pairs(path: str, test_size: int) -> PairSplit:
 
 
 def hold_out(read: Sequence[Pair | None], test_size: int, path: str) -> PairSplit:
-    """Split the pairs of a file, without the ties; see `tasks.hold_out`."""
+    """Leave out the ties, and split the pairs of a file; see `tasks.hold_out`."""
     held_out = [pair for pair in read if pair is not None]
     if ties := len(read) - len(held_out):
         print(f"{ties} of {len(read)} comparisons left out: ties")
@@ -155,9 +155,9 @@ def pair(row: Row) -> Pair | None:
 
 
 def _of_conversations(row: Row, chosen: Any, rejected: Any) -> Pair:
-    """Make a pair of two conversations that differ only in their last message. If the row also
-    has a prompt, the prompt must be the messages before the last one, or the text of the last of
-    these messages."""
+    """Make a pair of two conversations that differ only in their last message. A prompt in the row
+    must be equal to the messages before the answer, or to the text of the message just before the
+    answer."""
     better, worse = row.messages(chosen, '"chosen"'), row.messages(rejected, '"rejected"')
     if better[:-1] != worse[:-1]:
         raise row.wrong('"chosen" and "rejected" must differ only in their last message')
@@ -200,8 +200,8 @@ def _prompt(row: Row, value: Any) -> Conversation:
 
 
 def _answer(row: Row, value: Any) -> str:
-    """Check an answer, which is a string or a list with one message of the assistant. Return its
-    text, which may be empty."""
+    """Check an answer, which is a string or a list with one message of the assistant. Return the
+    text of the answer, which may be empty."""
     if isinstance(value, str):
         return row.text(value, "an answer")
     if not isinstance(value, list) or len(value) != 1:

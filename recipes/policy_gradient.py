@@ -40,10 +40,10 @@ def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[f
 def kl_penalty(
     sampled: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], coef: float
 ) -> tuple[list[list[float]], dict[str, float]]:
-    """Return an addition to the advantage of each token of each answer, and a metric. The addition
-    is negative for a token whose log ratio to the reference is above the batch's mean, and positive
-    below it. The metric is this mean, an estimate of the KL divergence from the reference in nats
-    per token, with tinker-cookbook's name."""
+    """Return a term for the advantage of each token of each answer, and the metric
+    `kl_policy_base`. The metric is the batch's mean log ratio to the reference, an estimate of the
+    KL divergence in nats per token. The term is `coef` times the difference between this mean and
+    the token's log ratio."""
     apart = [
         [policy - other for policy, other in zip(*both, strict=True)]
         for both in zip(sampled, reference, strict=True)
@@ -114,7 +114,8 @@ def sampling_seed(seed: int, step: int, question: int) -> int:
 
 
 class Update(NamedTuple):
-    """The pending requests that train on a batch: two for each substep."""
+    """The pending requests that train on a batch: a gradient pass and an optimizer's step for each
+    substep."""
 
     rollouts: list[Rollout]
     passes: list["tinker.APIFuture[tinker.ForwardBackwardOutput]"]
@@ -124,9 +125,8 @@ class Update(NamedTuple):
         self, wait: Callable[[Any], Any], timed: Callable[[str], AbstractContextManager[None]]
     ) -> dict[str, float]:
         """Wait for the requests. Return the numbers of sequences and tokens, the KL divergence
-        between trainer and sampler, and the optimizer's metrics. `timed` measures the two kinds
-        of waiting. With several substeps, the divergence includes the effect of earlier
-        substeps."""
+        between trainer and sampler, and the optimizer's metrics. `timed` measures the waiting
+        times. With several substeps, the divergence includes the updates by earlier substeps."""
         with timed("forward_backward"):
             passes = [wait(request) for request in self.passes]
         outputs = [output for result in passes for output in result.loss_fn_outputs]

@@ -64,8 +64,8 @@ def of_questions(
 
 
 def tokenizer_of(model_name: str) -> Any:
-    """Return a model's tokenizer, as the SDK does, but without a service: from the local cache,
-    or the hub. Raises RecipeError."""
+    """Load a model's tokenizer from the local cache or the hub, without a service. Raises
+    RecipeError if the tokenizer cannot be loaded."""
     from tinker.lib.public_interfaces import sampling_client
 
     try:
@@ -76,8 +76,8 @@ def tokenizer_of(model_name: str) -> Any:
 
 
 def _tokenizer_of(config: Any) -> Any:
-    """Return a run's tokenizer. If the run starts from an address of weights, the setting
-    `thinking` that was recorded with the weights is ignored, because only the service has it."""
+    """Return a run's tokenizer, with the setting `thinking` applied. A setting that only the
+    service has recorded (for weights given by an address) is ignored."""
     tokenizer = tokenizer_of(config.model_name)
     return thinking.applied(tokenizer, thinking.resolved(None, config, {}), config.model_name)
 
@@ -97,8 +97,8 @@ def _first(batch_size: int, number: int, seed: int, count: int) -> list[int]:
 
 
 def _shown(tokenizer: Any, example: chat.Example, title: str = "") -> Document:
-    """Return an example as parts. Each part has a text, and says whether its tokens are trained
-    on."""
+    """Return an example as a list of parts. Each part is a text and whether the run trains on the
+    text."""
     parts: list[list[Any]] = []
     start = 0
     trained = [weight > 0 for weight in example.weights]

@@ -53,7 +53,8 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 class RewardTrainer(dpo.PairTrainer):
-    """The loop of dpo.py on verdicts about the answers, without a reference."""
+    """The loop of dpo.py, with an answer's score in place of the log ratio. The score is the
+    logprob of the verdict on the answer."""
 
     config: Config
     loss_name: ClassVar = "reward_loss"
@@ -61,7 +62,7 @@ class RewardTrainer(dpo.PairTrainer):
 
     @property
     def beta(self) -> float:
-        """The factor of the margins. It is 1, because scores are not scaled."""
+        """The factor 1: a margin is the plain difference between two scores."""
         return 1.0
 
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
@@ -70,7 +71,7 @@ class RewardTrainer(dpo.PairTrainer):
         return pairs.render_pairs(split, render, self.config.max_length)
 
     def begin_baseline(self, batch: list[pairs.Rendered]) -> dpo.Baseline:
-        """Return zeros: scores have no baseline."""
+        """Return a function that returns zeros, because scores have no baseline."""
         return lambda: [(0.0, 0.0)] * len(batch)
 
 

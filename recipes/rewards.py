@@ -24,7 +24,7 @@ FAILURES = "reward_failures.jsonl"
 
 
 class Failure(NamedTuple):
-    """An answer that a function or a verifier could not judge; the reward was 0."""
+    """An answer that could not be judged. Its reward is 0."""
 
     error: str
     question: str
@@ -37,7 +37,7 @@ class JudgeFailed(RecipeError):
 
 class Judging(NamedTuple):
     """The number of a step's answers, and the number of answers that could not be judged.
-    `broken` is the reason if no answer could be judged."""
+    If no answer could be judged, `broken` is the reason, else None."""
 
     failed: int
     answers: int
@@ -54,7 +54,7 @@ class Judging(NamedTuple):
         return {f"env/all/{kind}_failures": self.failed, f"env/all/frac_{kind}_failed": self.share}
 
     def check(self) -> None:
-        """Raise JudgeFailed if no answer could be judged: there is then nothing to learn."""
+        """Raise JudgeFailed if no answer could be judged."""
         if self.broken is not None:
             raise JudgeFailed(self.broken)
 
@@ -84,7 +84,7 @@ class Reward(Protocol):
     """The failures since the caller last emptied the list."""
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """Begin to judge an answer. The returned function waits for its reward."""
+        """Begin to judge an answer. The returned function waits for the reward."""
         ...
 
     def close(self) -> None:
@@ -93,8 +93,8 @@ class Reward(Protocol):
 
 
 class TextReward:
-    """A reward by comparison with the right answer: 1 for the exact text and otherwise 0, or (if
-    `dense`) the share of right positions."""
+    """A reward by comparison with the right answer: 1 for the exact text and 0 otherwise. If
+    `dense`, the share of right characters (`rollouts.share_right`)."""
 
     def __init__(self, dense: bool) -> None:
         self._measure = rollouts.share_right if dense else rollouts.exact
@@ -133,9 +133,8 @@ class FunctionReward:
         return reward
 
     def check(self, problems: list[Problem]) -> None:
-        """Call the function on the problems' right answers and on the file's own examples. Raises
-        RecipeError if a call fails, or if the score of an example differs from the one in the
-        file."""
+        """Call the function on the problems' right answers and on the EXAMPLES of its file. Raises
+        RecipeError if a call fails, or if a score differs from the score in EXAMPLES."""
         examples = [(p.messages[-1]["content"], p.answer, p.written) for p in problems]
         self.function.check(examples)
 
@@ -145,13 +144,12 @@ class FunctionReward:
 
 
 class ModelReward:
-    """A reward by a preference model (reward.py). It is the probability with which the model
-    prefers an answer to the right answer to the same question. The right answer itself gets 0.5.
+    """A reward by a preference model (reward.py): the probability that the model prefers the answer
+    over the right answer. The right answer itself gets 0.5.
 
-    A score alone has no meaning: the model was trained on differences between answers to one
-    question, which leaves the zero of scores undefined. So the score of the right answer is the
-    zero here. Ouyang et al. 2022 (arXiv:2203.02155, section 3.5) use the mean score of
-    demonstrations.
+    A score alone has no meaning, because the model was trained only on differences between scores.
+    So the score of the right answer is subtracted. Ouyang et al. 2022 (arXiv:2203.02155, section
+    3.5) subtract the mean score of demonstrations instead.
     """
 
     def __init__(
@@ -163,8 +161,8 @@ class ModelReward:
         self.failures: list[Failure] = []
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """Request the scores of the answer and of the right answer. An answer that did not end has
-        reward 0, because the model was only trained on whole answers."""
+        """Request the scores of the answer and of the right answer. An answer that was cut off gets
+        the reward 0, because the model was only trained on whole answers."""
         if not ended:
             return lambda: 0.0
         if text == problem.answer:
@@ -173,14 +171,14 @@ class ModelReward:
         return lambda: _chance(score() - zero())
 
     def _begin_zero(self, problem: Problem) -> Callable[[], float]:
-        """Request the score of the right answer to a question, unless it was requested before."""
+        """Request the score of the right answer, only once for each question."""
         key = tuple(problem.prompt)
         if key not in self._zeros:
             self._zeros[key] = cache(self._begin_score(problem, problem.answer))
         return self._zeros[key]
 
     def _begin_score(self, problem: Problem, text: str) -> Callable[[], float]:
-        """Request an answer's score, the logprob of a verdict that it is good."""
+        """Request an answer's score: the logprob of `VERDICT` after the answer and `JUDGE`."""
         example = judged(self._tokenizer, problem.messages, text)
         logprobs = samplers.begin_answer_logprobs(self._connection, self._sampler, example)
         return lambda: sum(logprobs())
@@ -196,6 +194,7 @@ def _chance(ahead: float) -> float:
 
 
 def judged(tokenizer: Any, prompt: list[dict[str, str]], answer: str) -> chat.Example:
-    """Render an answer as a preference model reads it; only the verdict has weight."""
+    """Render a conversation of `prompt`, the answer, `JUDGE` and `VERDICT`. Only `VERDICT` has
+    weight."""
     messages = [{"role": "assistant", "content": answer}, {"role": "user", "content": JUDGE}]
     return chat.render_answer(tokenizer, [*prompt, *messages], VERDICT)

@@ -87,8 +87,8 @@ class Config(settings.Policy, settings.Settings, settings.Evaluated):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return a line for each thing that this machine lacks for a run with these values. Called
-    while a grid is planned, if its runs execute on this machine."""
+    """Return a line for each mistake in the files of a run, and for each program or package that
+    the run needs and this machine lacks."""
     reasons = [*settings.lacks(values, tasks.question), *evaluating.lacks(values)]
     if values.get("reward_function") is not None:
         reasons += settings.lacking_function(values, "reward_function")
@@ -122,14 +122,14 @@ def examples(values: Mapping[str, Any], count: int) -> preview.Document:
 
 
 def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.Document:
-    """Return the prompts of `examples()`, each with answers of `checkpoint` and their rewards."""
+    """Return the first prompts of a run, with answers of `checkpoint` and the answers' rewards."""
     from .sampled_preview import of_groups
 
     return of_groups(settings.made(Config, values), count, checkpoint)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """Estimate the tokens of a run with these values, if no group is dropped; see estimates.py."""
+    """Estimate the tokens of a run in which no group is dropped; see estimates.py."""
     config = settings.made(Config, values)
     tally = estimates.tally_groups(config)
     evaluating.tally(tally, config)
@@ -168,7 +168,7 @@ class GroupTrainer(Trainer):
         return settings.load_data(config, tasks.question)
 
     def prepare(self, data: tasks.Split) -> None:
-        """Render the prompts of all conversations. The last message of each is the answer."""
+        """Render the questions, and open the reward and the reference model."""
         self.questions = self.problems(data.train)
         self.held_out = self.problems(data.test)
         config = self.config
@@ -178,14 +178,13 @@ class GroupTrainer(Trainer):
 
     @cached_property
     def telemetry(self) -> "Telemetry":
-        """The sender of episodes to the OpenTelemetry collector whose address is the setting
-        `otlp`."""
+        """The sender of episodes to the OpenTelemetry collector at the address in `otlp`."""
         from sweeper.telemetry import Telemetry
 
         return Telemetry(self.config.otlp)
 
     def open_reward(self) -> rewards.Reward:
-        """Return the judge of answers. A reward function is first tried on right answers."""
+        """Return the configured reward. A reward function is first called on some right answers."""
         config = self.config
         if config.reward_function is not None:
             limits = config.function_seconds, config.function_megabytes
@@ -209,12 +208,12 @@ class GroupTrainer(Trainer):
         )
 
     def problems(self, conversations: list[tasks.Conversation]) -> list[Problem]:
-        """Return the problems whose prompt and `max_tokens` fit into `max_length`."""
+        """Return the problems of conversations; see `rollouts.problems_of`."""
         return rollouts.problems_of(self.tokenizer, conversations, self.config)
 
     def train_steps(self) -> int:
-        """Run all steps. A step trains on samples from the weights that it begins with, or from
-        older ones (`begun_at`)."""
+        """Run the remaining steps, until a signal arrives. Return the number of finished steps of
+        the run."""
         step = self.run.start_step
         self.begin_sampler()
         while step < self.config.max_steps and self.stop.signum is None:
@@ -226,12 +225,12 @@ class GroupTrainer(Trainer):
         return step
 
     def begin_sampler(self) -> None:
-        """Open a sampler on the current weights, with no requests pending."""
+        """Open a sampler on the current weights, and forget all pending batches."""
         self.sampler = self.open_sampler()
         self.under_way: dict[int, Callable[[], list[Group]]] = {}
 
     def begin_snapshot(self) -> "tinker.APIFuture[tinker.SamplingClient]":
-        """Return the future of the sampler that `open_sampler` has requested."""
+        """Return the future of the current sampler."""
         return self.sampler
 
     def open_sampler(self) -> Any:
@@ -249,21 +248,21 @@ class GroupTrainer(Trainer):
         self.reward.close()
 
     def resumable(self, step: int) -> bool:
-        """Return whether this step trains on samples from the weights that it begins with. A run
-        can resume only at such a step: samples from older weights are lost when the run stops."""
+        """Return whether the batch of `step` is sampled from the weights at the beginning of
+        `step`. A run can resume only at such a step, because a stopped run keeps no samples."""
         return self.begun_at(step) == step
 
     def begun_at(self, step: int) -> int:
-        """Return the step whose weights sample the batch of `step`: `max_steps_off_policy` steps
-        earlier, but not before the last step at which a checkpoint is due (step 0 if
-        `save_every` is 0)."""
+        """Return the step whose weights sample the batch of `step`: `step` minus
+        `max_steps_off_policy`, but at least the last step at which a checkpoint is due (step 0
+        if `save_every` is 0)."""
         every = self.config.save_every
         anew = step // every * every if every else 0
         return max(step - self.config.max_steps_off_policy, anew)
 
     def sample_ahead(self, step: int) -> Callable[[], list[Group]]:
-        """Request all batches that are sampled from the weights of `step`. The returned function
-        waits for the batch of `step`, which may have been sampled from older weights."""
+        """Request each batch for which `begun_at` returns `step`. The returned function waits for
+        the batch of `step`, which may have been requested in an earlier step."""
         last = min(step + self.config.max_steps_off_policy, self.config.max_steps - 1)
         for batch in range(step, last + 1):
             if self.begun_at(batch) == step:
@@ -271,7 +270,7 @@ class GroupTrainer(Trainer):
         return self.under_way.pop(step)
 
     def train_step(self, step: int) -> None:
-        """Run a step: wait for its samples, train on them, and log a line of metrics."""
+        """Run a step: wait for the samples, train on them, and log a line of metrics."""
         config = self.config
         groups_due = self.sample_ahead(step)
         scores = self.begin_scores(step)
@@ -307,9 +306,9 @@ class GroupTrainer(Trainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups whose rewards are all equal are dropped. By default they are dropped,
-        unless there is an entropy bonus or a KL penalty, because the bonus and the penalty also
-        train on answers with equal rewards."""
+        """Whether groups whose rewards are all equal are dropped. By default they are dropped. With
+        an entropy bonus or a KL penalty they are kept, because the bonus and the penalty also train
+        on answers with equal rewards."""
         config = self.config
         if config.remove_constant_reward_groups is not None:
             return config.remove_constant_reward_groups
@@ -356,8 +355,8 @@ class GroupTrainer(Trainer):
         return sampler.sample(prompt, count, tinker.SamplingParams(stop=[problem.end], **params))
 
     def begin_group(self, problem: Problem, request: "SampleRequest") -> Callable[[], Group]:
-        """Wait for the answers to a question and start to judge them. The returned function
-        waits for their rewards."""
+        """Wait for the answers to a question, and begin to judge them. The returned function waits
+        for the rewards."""
         begun: list[tuple[Any, str, bool, Callable[[], float]]] = []
         for sequence in self.wait(request).sequences:
             text = rollouts.text_of(self.tokenizer, sequence.tokens)
@@ -378,8 +377,8 @@ class GroupTrainer(Trainer):
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[list[float]], dict[str, float]]:
         """Return the advantage of each token of each answer, group by group, and the metrics of
-        the KL penalty (empty without one). The advantage is the reward relative to the group, plus
-        the token's entropy bonus and KL penalty."""
+        the KL penalty (empty without a penalty). An advantage is the reward relative to the group,
+        plus the token's entropy bonus and KL penalty."""
         config = self.config
         logprobs = [rollout.logprobs for group in groups for rollout in group.rollouts]
         mean = sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
@@ -444,13 +443,13 @@ class GroupTrainer(Trainer):
         return self.config.loss_fn
 
     def to_datum(self, prompt: list[int], rollout: Rollout, by_token: Any) -> "tinker.Datum":
-        """Return the training datum of an answer. `by_token` has the answer's part of the result
-        of `token_advantages`."""
+        """Return the training datum of an answer. `by_token` has the advantage of each sampled
+        token, from `token_advantages`."""
         return policy_gradient.to_datum(prompt, rollout, by_token)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Submit the held-out questions, to be answered greedily. The returned function waits
-        for `test/reward`, `test/accuracy` and similar metrics."""
+        """Submit the held-out questions for greedy sampling. The returned function waits for the
+        metrics `test/...`."""
         sampler = self.wait(self.sampler)
         requests = [
             # At most as long as the right answer with its end, because any longer answer is wrong.
@@ -470,15 +469,15 @@ class GroupTrainer(Trainer):
         return scores
 
     def judging(self, step: int, groups: list[Group], name: str = "") -> rewards.Judging:
-        """Record the answers that could not be judged. Return the number of all answers and of
-        these."""
+        """Record the answers that could not be judged. Return the number of answers and of
+        failures."""
         failures, self.reward.failures = self.reward.failures, []
         answers = sum(len(group.rollouts) for group in groups)
         judge = f"reward_function {self.config.reward_function}"
         return rewards.judging(self.run, step, judge, failures, answers, name)
 
     def failure_metrics(self, judging: rewards.Judging, name: str = "") -> dict[str, float]:
-        """Return the metrics of a step's failures; empty without a `reward_function`."""
+        """Return metrics of answers that could not be judged; empty without `reward_function`."""
         del name
         return {} if self.config.reward_function is None else judging.metrics("reward")
 

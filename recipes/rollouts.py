@@ -13,10 +13,10 @@ from .tasks import Conversation
 
 
 class Problem(NamedTuple):
-    """A question as messages and as the tokens of a prompt, with its right answer. `end` is the
-    token that ends an answer. `size` is the number of tokens of the right answer with its end.
-    `tag` is an optional name. `written` is the right answer as it stands in the data; `answer` is
-    this answer as rendered by the chat template, which may have added (empty) thoughts."""
+    """A question as messages and as the tokens of a prompt, with the right answer. `end` is the
+    token that ends an answer. `size` is the number of tokens of the right answer, including `end`.
+    `tag` is an optional name. `written` is the right answer in the data. `answer` is the right
+    answer as rendered by the chat template, which may add empty thoughts."""
 
     messages: Conversation
     prompt: list[int]
@@ -30,8 +30,8 @@ class Problem(NamedTuple):
 def problems_of(
     tokenizer: Any, conversations: Sequence[Conversation], config: Any
 ) -> list[Problem]:
-    """Return the problems whose prompt, with an answer of `max_tokens`, fits into `max_length`.
-    Raises RecipeError if no problem fits."""
+    """Return the problems of conversations whose last message is the answer. A problem is left out
+    if its prompt and `max_tokens` exceed `max_length`. Raises RecipeError if none is left."""
     problems: list[Problem] = []
     for conversation in conversations:
         example = chat.render(tokenizer, conversation)[-1]
@@ -59,9 +59,9 @@ def text_of(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 class Turn(NamedTuple):
-    """A turn of an episode: the tokens that the environment wrote before it, the number of
-    tokens that the model wrote, their text, whether the model ended the turn, and the
-    environment's output. A `fresh` turn does not see earlier turns: `before` is then its whole
+    """A turn of an episode: the tokens that the environment wrote before the turn, the number
+    and the text of the tokens that the model wrote, whether the model ended the turn, and the
+    environment's output. A `fresh` turn does not see earlier turns, and its `before` is the whole
     prompt."""
 
     before: list[int]
@@ -74,11 +74,11 @@ class Turn(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """A sampled answer: its tokens, the logprob of each, and its text.
+    """A sampled answer: the tokens, the logprob of each token, and the text.
 
     `ended` is False if the answer was cut off at the token limit. With several `turns`, the
-    tokens are those of all turns, and `about` has metrics of the whole episode. `likeliest` has
-    the likeliest tokens at each position with their logprobs, if they were requested.
+    answer joins the tokens of all turns, and `about` has metrics of the whole episode. If
+    requested, `likeliest` has the likeliest tokens at each position with their logprobs.
     """
 
     tokens: list[int]
@@ -105,13 +105,13 @@ class Group(NamedTuple):
 
     @property
     def constant(self) -> bool:
-        """Whether all rewards are equal, so that the rewards give no advantages."""
+        """Whether all rewards are equal."""
         return len(set(self.rewards)) <= 1
 
 
 class Segment(NamedTuple):
-    """A part of an episode that is a single sequence of tokens: its prompt, the rollout after
-    the prompt, and the slice of the episode's sampled tokens that the part contains."""
+    """A part of an episode between restarts of the context: the prompt, the rollout after the
+    prompt, and the part's slice of the episode's sampled tokens."""
 
     prompt: list[int]
     rollout: Rollout
@@ -119,7 +119,7 @@ class Segment(NamedTuple):
 
 
 def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
-    """Split an episode where its context was restarted; most episodes are one segment."""
+    """Split an episode into segments. A segment begins at each restart of the context."""
     starts = [number for number, turn in enumerate(rollout.turns) if number and turn.fresh]
     if not starts:
         return [Segment(prompt, rollout, slice(0, len(rollout.tokens)))]
@@ -155,8 +155,8 @@ def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
 
 
 def whole_after(rollout: Rollout) -> tuple[int, list[int]]:
-    """Return the number of tokens after the prompt, and the positions of the sampled tokens
-    among them."""
+    """Return the number of tokens after the prompt, and the positions of the sampled tokens,
+    counted from the end of the prompt."""
     tokens, places = whole([], rollout)
     return len(tokens), places
 
@@ -167,12 +167,11 @@ def exact(answer: str, text: str, ended: bool) -> bool:
 
 
 def share_right(answer: str, text: str, ended: bool) -> float:
-    """Return the share of positions that are right: 1.0 for exactly the answer.
+    """Return the share of characters that are right: 1.0 for exactly the answer.
 
-    The share is relative to the length of the longer text, so that a long answer earns little; a
-    text that has not ended counts as one character longer. Ending a text earns nothing by itself.
-    Otherwise the model would first learn to end texts, and would stop trying letters before it has
-    found the right ones.
+    The share is relative to the length of the longer text, so that a long answer earns little. A
+    text that was cut off counts as one character longer. The end of a text earns nothing by itself.
+    Otherwise the model would learn to end texts early, before it has tried all letters.
     """
     right = sum(a == b for a, b in zip(answer, text, strict=False))
     longer = max(len(answer), len(text) + (not ended))
@@ -180,9 +179,9 @@ def share_right(answer: str, text: str, ended: bool) -> float:
 
 
 def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
-    """Return metrics of all episodes, `env/all/...`: means, totals, and the shares of three kinds
-    of groups. A group is mixed if its rewards differ. If its rewards are equal, a group is all good
-    (rewards of at least 0.5) or all bad."""
+    """Return metrics of all episodes, `env/all/...`: means, totals, and the shares of mixed, all
+    good and all bad groups. A group is mixed if its rewards differ. A group with equal rewards is
+    all good if they are at least 0.5, else all bad."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     count = len(rollouts)
     sampled = sum(len(rollout.tokens) for rollout in rollouts)
@@ -210,7 +209,7 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def held_out_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of an evaluation, from the result of `metrics_of` for its episodes."""
+    """Return the metrics of an evaluation. `metrics` is the result of `metrics_of`."""
     return {
         "test/reward": metrics["env/all/reward/total"],
         "test/accuracy": metrics["env/all/correct"],
@@ -222,7 +221,7 @@ def summaries(
     groups: Sequence[Group], split: str, step: int, tag: str, sampled_at: int | None = None
 ) -> str:
     """Return a line of JSON for each episode. `sampled_at` is the step whose weights sampled the
-    episodes (None: `step`)."""
+    episodes; None means `step`."""
     records = [
         {
             "schema_version": 1,
@@ -294,7 +293,7 @@ def _turn(problem: Problem, rollout: Rollout) -> dict[str, Any]:
 
 
 def transcript(title: str, groups: Sequence[Group], now: datetime) -> str:
-    """Return the episodes of some groups as a logtree: a readable tree of elements in JSON."""
+    """Return the episodes of groups as a logtree, a log in tinker-cookbook's JSON format."""
     body = [
         _node("h1", "lt-title", html.escape(title)),
         _node("div", "lt-subtitle", f"Generated {now.isoformat(timespec='seconds')}"),

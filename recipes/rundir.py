@@ -43,7 +43,7 @@ class RunDirectory:
 
     @property
     def start_step(self) -> int:
-        """The number of steps that the checkpoint to resume from has been trained for."""
+        """The number of steps trained before the checkpoint to resume from; 0 for a new run."""
         return int(self.last_state["batch"]) if self.last_state else 0
 
     def write_config(self, config: Mapping[str, Any]) -> None:
@@ -52,12 +52,11 @@ class RunDirectory:
         replace_file(os.path.join(self.path, CONFIG), text.encode())
 
     def drop_steps_from(self, step: int) -> None:
-        """Drop the metrics of `step` and later steps, since the run is about to train these
-        steps again."""
+        """Remove the metrics of `step` and later steps, which the run will log again."""
         _keep_lines(os.path.join(self.path, METRICS), lambda line: line.get("step", step) < step)
 
     def log_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append a step's line. A NaN is written as `NaN`."""
+        """Append the metrics of a step as a line. NaN is written as `NaN`."""
         self._append(METRICS, {"step": step, **metrics})
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -70,7 +69,8 @@ class RunDirectory:
 
     @property
     def last_record(self) -> dict[str, Any] | None:
-        """The last record of checkpoints.jsonl, which may be one without saved weights."""
+        """The last record of checkpoints.jsonl, with or without saved weights; None if the file
+        has no record."""
         records = _read_lines(os.path.join(self.path, CHECKPOINTS))
         return records[-1] if records else None
 
@@ -79,11 +79,11 @@ class RunDirectory:
         return _read_lines(os.path.join(self.path, ITEMS))
 
     def append_items(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append answers in one write."""
+        """Append answers to items.jsonl in one write."""
         self._append(ITEMS, *rows)
 
     def replace_items(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replace all answers."""
+        """Replace all recorded answers."""
         text = "".join(json.dumps(row) + "\n" for row in rows)
         replace_file(os.path.join(self.path, ITEMS), text.encode())
 
@@ -92,17 +92,15 @@ class RunDirectory:
         _keep_lines(os.path.join(self.path, ITEMS), lambda line: line.get("step", step) <= step)
 
     def read_episodes(self) -> list[dict[str, Any]]:
-        """Return the recorded episodes. A run that trains drops the episodes of the steps before
-        its last checkpoint."""
+        """Return the recorded episodes; for a training run, those since the last checkpoint."""
         return _read_lines(os.path.join(self.path, EPISODES))
 
     def append_episode(self, record: Mapping[str, Any]) -> None:
-        """Append an episode. The `step` in its record is the step of its batch."""
+        """Append an episode. The record's `step` is the step that the episode belongs to."""
         self._append(EPISODES, record)
 
     def drop_episodes_before(self, step: int) -> None:
-        """Drop the episodes of steps before `step`, since a resumed run does not repeat these
-        steps."""
+        """Remove the episodes of steps before `step`, which a resumed run does not need."""
         _keep_lines(os.path.join(self.path, EPISODES), lambda line: line.get("step", -1) >= step)
 
     def write_iteration(self, step: int, name: str, text: str) -> None:
@@ -119,9 +117,9 @@ class RunDirectory:
 
 
 def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunDirectory:
-    """Open `path` for a new or resumed run with this configuration. Remove incomplete lines of
-    its files, except metrics.jsonl (see `drop_steps_from`). Raises RecipeError if the directory
-    belongs to a run with other settings; settings named in `free` may differ."""
+    """Open the directory `path` for a new or resumed run. Remove incomplete lines from the files
+    of the run (`drop_steps_from` removes them from metrics.jsonl). Raises RecipeError if an
+    earlier run in the directory had other settings. The settings in `free` may differ."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -148,9 +146,9 @@ def state_path(checkpoint: str) -> str:
 
 def sampler_path(checkpoint: str) -> str:
     """Return the address of saved weights to sample from: `checkpoint` if it is an address, else
-    the address in the last checkpoint of the run in the directory `checkpoint`. If that
-    checkpoint was saved only to resume training, return its address for training (`state_path`).
-    Raises RecipeError if the directory has no checkpoint."""
+    the sampler address of the last checkpoint of the run in the directory `checkpoint`. If this
+    checkpoint has no sampler address, return its training address (see `state_path`). Raises
+    RecipeError if the directory has no checkpoint."""
     if checkpoint.startswith("tinker://"):
         return checkpoint
     state_path(checkpoint)
@@ -159,7 +157,7 @@ def sampler_path(checkpoint: str) -> str:
 
 
 def last_state(path: str) -> dict[str, Any]:
-    """Return the record of the last checkpoint of the run in a directory. Empty if there is no
+    """Return the record of the last checkpoint of the run in a directory; empty without a
     checkpoint."""
     states = _states(path)
     return states[-1] if states else {}

@@ -16,17 +16,17 @@ _STATES = "/weights/"
 
 
 def seed_of(request: str) -> int:
-    """Return the seed of a sampling request, from a text that names the request."""
+    """Return a sampling seed that depends only on the text `request`."""
     return random.Random(request).getrandbits(31)
 
 
 def open_sampler(
     connection: Service, model_name: str, checkpoint: str | None
 ) -> "tinker.SamplingClient":
-    """Return a client that samples from a checkpoint (None: from the base model). Since not
-    every service can sample from weights that were saved for training, such weights are opened
-    for training, and a sampler is made from the training client. Raises RecipeError if a
-    directory has no checkpoint."""
+    """Return a client that samples from a checkpoint, or from the base model if `checkpoint` is
+    None. Weights that were saved for training are loaded by a training client first, because not
+    every service can sample from them directly. Raises RecipeError if a directory has no
+    checkpoint."""
     client, wait = connection.client, connection.wait
     if checkpoint is None:
         return wait(client.create_sampling_client(base_model=model_name))
@@ -40,8 +40,8 @@ def open_sampler(
 def open_named(
     connection: Service, name: str | None, model_name: str, parent: str | None
 ) -> "tinker.SamplingClient":
-    """Return a client that samples from the base model or checkpoint `name`. Without a name, the
-    client samples from `parent`, or from the base model if there is no parent."""
+    """Return a client that samples from the base model or checkpoint `name`. If `name` is None, the
+    client samples from the checkpoint `parent`, or from `model_name` if `parent` is None too."""
     if name is None:
         return open_sampler(connection, model_name, parent)
     checkpoint = name if is_checkpoint(name) else None
@@ -49,15 +49,14 @@ def open_named(
 
 
 def is_checkpoint(name: str) -> bool:
-    """Return whether a name means a checkpoint (an address, or a directory with checkpoints) and
-    not a base model."""
+    """Return whether a name is an address of weights or a directory with a checkpoint."""
     return name.startswith("tinker://") or rundir.has_checkpoint(name)
 
 
 def begin_logprobs(
     connection: Service, sampler: "tinker.SamplingClient", tokens: Sequence[int], last: int
 ) -> Callable[[], list[float]]:
-    """Request the logprobs of the `last` tokens. The returned function waits for them."""
+    """Request the logprobs of the last `last` tokens. The returned function waits for them."""
     import tinker
 
     prompt = tinker.ModelInput.from_ints(list(tokens))
@@ -68,6 +67,6 @@ def begin_logprobs(
 def begin_answer_logprobs(
     connection: Service, sampler: "tinker.SamplingClient", example: chat.Example
 ) -> Callable[[], list[float]]:
-    """Request the logprobs of an example's last answer. The returned function waits for them."""
+    """Request the logprobs of an example's answer. The returned function waits for them."""
     last = len(example.tokens) - example.answer
     return begin_logprobs(connection, sampler, example.tokens, last)

@@ -29,21 +29,20 @@ class Scored(NamedTuple):
 
 
 class Function(ABC):
-    """A user function. `function` is `path/to/file.py:name`. `examples` are the EXAMPLES of the
-    file, if any."""
+    """A user function. `function` is `path/to/file.py:name`. `examples` is the value of EXAMPLES
+    in the file; None without EXAMPLES."""
 
     function: str
     examples: Any = None
 
     def begin(self, question: str, response: str, answer: str) -> Callable[[], Scored]:
-        """Begin a call. The returned function waits for its score."""
+        """Begin a call. The returned function waits for the score."""
         scored = self(question, response, answer)
         return lambda: scored
 
     @abstractmethod
     def __call__(self, question: str, response: str, answer: str) -> Scored:
-        """Call the function. The call takes little longer than the allowed time, even if the
-        function hangs."""
+        """Call the function. A call that exceeds the time limit is ended, and has no score."""
 
     @abstractmethod
     def close(self) -> None:
@@ -52,7 +51,7 @@ class Function(ABC):
     def check(self, examples: Sequence[tuple[str, str, str]]) -> None:
         """Call the function on `examples`, which are (question, response, answer), and on the
         file's EXAMPLES, which are (question, response, answer, score). Raises RecipeError if a
-        call fails, or if a score differs from the one in EXAMPLES."""
+        call fails, or if a score differs from the score in EXAMPLES."""
         for question, response, answer in examples:
             scored = self(question, response, answer)
             if scored.error is not None:
@@ -79,7 +78,7 @@ class Function(ABC):
 
 def find_function(function: str) -> tuple[str, str]:
     """Return the absolute path of the file in `path/to/file.py:name`, and the name of the
-    function. Raises RecipeError if `function` has another form, or if there is no such file."""
+    function. Raises RecipeError if `function` has another form, or if the file is missing."""
     path, _, name = function.rpartition(":")
     if not path.endswith(".py") or not name.isidentifier():
         raise RecipeError(f"{function!r} is not a function of a file: write path/to/file.py:name")
@@ -162,8 +161,8 @@ class Sandbox(Function):
         return None
 
     def _answer(self, seconds: float) -> dict[str, Any] | str:
-        """Return the next answer of the process, or the error as a string. If the process does
-        not answer, end it."""
+        """Return the next answer of the process, or an error message. If the process does not
+        answer within `seconds`, end it."""
         line = self._line(time.monotonic() + seconds)
         if line is None:
             self.close()

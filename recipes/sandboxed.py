@@ -24,8 +24,8 @@ _LONGEST = 400
 
 
 def confine(megabytes: int) -> None:
-    """Limit memory and open files, forbid writing to files, and disconnect the network if the
-    kernel allows it."""
+    """Limit the memory and the open files of this process, forbid writing to files, and disconnect
+    the network if the kernel allows it."""
     size = megabytes << 20
     for kind, most in (
         (resource.RLIMIT_AS, size),
@@ -42,7 +42,7 @@ def confine(megabytes: int) -> None:
 
 
 def load(path: str, name: str) -> tuple[Any, Any]:
-    """Return the function of a file, and the file's EXAMPLES if it has any."""
+    """Return the function `name` of a file, and the file's EXAMPLES (None without EXAMPLES)."""
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     spec = importlib.util.spec_from_file_location("sandboxed_function", path)
@@ -57,7 +57,7 @@ def load(path: str, name: str) -> tuple[Any, Any]:
 
 
 def error_text(error: BaseException, path: str) -> str:
-    """Describe an error in one line, with the line of the user's file where it occurred."""
+    """Describe an error in one line, with a line number in the user's file if known."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
     place = f" (line {frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())[:_LONGEST]
@@ -71,7 +71,7 @@ class TooLong(BaseException):
 
 def limit_time(seconds: float) -> Callable[[Any], Any]:
     """Return a decorator that limits the time of a function's calls. A longer call raises TooLong.
-    If the function catches TooLong and runs for another second, the process ends."""
+    If the call still runs a second later, the process ends."""
     fired = [0]
 
     def ring(*_: Any) -> None:
@@ -96,9 +96,8 @@ def limit_time(seconds: float) -> Callable[[Any], Any]:
 
 
 def number(value: Any) -> float:
-    """Convert a score: a finite number, or a truth value. Raises TypeError or ValueError
-    otherwise.
-    """
+    """Convert a score to float. Raises TypeError if `value` is neither a number nor a truth value,
+    and ValueError if the number is not finite."""
     if not isinstance(value, int | float):
         raise TypeError(f"the function returned {type(value).__name__}, not a number")
     if not math.isfinite(value):
