@@ -114,7 +114,6 @@ def sizes_of(model: str, conversations: Sequence[tasks.Conversation]) -> Sizes:
 
 
 def _times(sizes: Sizes, more: float) -> Sizes:
-    """Return sizes with the number of examples multiplied by `more`."""
     return sizes._replace(number=round(sizes.number * more))
 
 

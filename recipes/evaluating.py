@@ -66,7 +66,6 @@ class Suites:
         return benchmarks.Benchmarks(names, self._how, about, self._tokenizer)
 
     def _items_by_name(self) -> dict[str, list[Item]]:
-        """Return the items of each suite of both tiers."""
         config, grader = self._config, self._how.grader
         if same := suites.same_names(names_of(self._how)):
             raise service.RecipeError(same)
@@ -161,7 +160,6 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 
 
 def _suite_names(values: Mapping[str, Any]) -> list[str]:
-    """Return the names of suites in a run's values."""
     both = [values.get("eval.suites") or (), values.get("eval.infrequent.suites") or ()]
     names = [str(name) for part in both for name in part if not settings.comes_later(name)]
     return list(dict.fromkeys(names))

@@ -144,7 +144,6 @@ class IsolatedFunction(Function):
 
 
 def _ended(result: Result) -> str:
-    """Return the reason why a process stopped answering."""
     if result.ended == "memory":
         return "it took more memory than its environment has"
     if result.ended:

@@ -42,8 +42,8 @@ def kl_penalty(
 ) -> tuple[list[list[float]], dict[str, float]]:
     """Return a term for the advantage of each token of each answer, and the metric
     `kl_policy_base`. The metric is the batch's mean log ratio to the reference, an estimate of the
-    KL divergence in nats per token. The term is `coef` times the difference between this mean and
-    the token's log ratio."""
+    KL divergence in nats per token. The term is `coef` times (this mean - the token's log ratio).
+    """
     apart = [
         [policy - other for policy, other in zip(*both, strict=True)]
         for both in zip(sampled, reference, strict=True)

@@ -178,7 +178,7 @@ class GroupTrainer(Trainer):
 
     @cached_property
     def telemetry(self) -> "Telemetry":
-        """The sender of episodes to the OpenTelemetry collector at the address in `otlp`."""
+        """The sender of episodes to the OpenTelemetry collector of the setting `otlp`."""
         from sweeper.telemetry import Telemetry
 
         return Telemetry(self.config.otlp)

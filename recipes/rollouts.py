@@ -119,7 +119,7 @@ class Segment(NamedTuple):
 
 
 def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
-    """Split an episode into segments. A segment begins at each restart of the context."""
+    """Split an episode at each restart of the context."""
     starts = [number for number, turn in enumerate(rollout.turns) if number and turn.fresh]
     if not starts:
         return [Segment(prompt, rollout, slice(0, len(rollout.tokens)))]
