@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def check_functions(items: Iterable[Item], run_graders: graders.Graders) -> None:
-    """Load the graders of all items. Call each user function on the right answer of the first
-    item that uses it, and on the EXAMPLES of its file. Raises RecipeError if a call fails, or if
-    a score differs from the one in EXAMPLES."""
+    """Load the graders of all items. Call each grader that is a user's function on the right answer
+    of one item, and on the EXAMPLES of the function's file. Raises RecipeError if a call fails, or
+    if a score differs from the one in EXAMPLES."""
     checked: set[str] = set()
     for item in items:
         name = item.grader
@@ -41,8 +41,8 @@ def check_functions(items: Iterable[Item], run_graders: graders.Graders) -> None
 
 
 class Answers:
-    """The answers in `items.jsonl`, for each item and sample. `rows` are the recorded rows; each
-    new row also gets the fields in `more`."""
+    """The answers in `items.jsonl`, by item and number of the sample. `rows` are the recorded rows.
+    Each row that is added also gets the fields in `more`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Answers:
         return answers if len(answers) == samples else None
 
     def count(self, item: Item) -> int:
-        """Return the number of an item's samples before the first missing one."""
+        """Return the number of the first sample that an item lacks; the samples before it exist."""
         rows = self._rows.get(item.key, {})
         return next(number for number in range(len(rows) + 1) if number not in rows)
 
@@ -77,9 +77,9 @@ class Answers:
             self._rows.setdefault(row["item"], {})[row["sample"]] = row
 
     def keep(self, items: Iterable[Item], others: Iterable[dict[str, Any]] = ()) -> None:
-        """Drop all answers except those to `items`. Grade an answer again if the grader of its
-        item has changed (never for benchmarks). If anything changes, rewrite the file: first
-        `others` (the rows of other steps), then the answers."""
+        """Drop the answers to all items that are not in `items`. Grade an answer again if the
+        grader of its item has changed; answers of benchmarks are never graded again. If anything
+        changes, rewrite the file with the rows `others` and the answers."""
         by_key = {item.key: item for item in items}
         answers: dict[str, dict[int, dict[str, Any]]] = {}
         for key, rows in self._rows.items():
@@ -100,8 +100,8 @@ class Answers:
         return row | fresh | self.grade(item, str(row.get("text", "")))
 
     def grade(self, item: Item, text: str) -> dict[str, Any]:
-        """Grade an answer. Return its score, its grader and the grader's error as fields of a
-        row."""
+        """Grade the answer `text`. Return the fields of a row: the score, the grader's fingerprint
+        and the grader's error. Without a grader, score and fingerprint are None."""
         if item.grader is None:
             return {"score": None, "grader": None}
         score, error = self._graders.get(item.grader)(item.question, text)
@@ -128,8 +128,8 @@ class Model(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """An item, and the pending request for its missing samples (None if none is missing). The
-    first missing sample has the number `first`."""
+    """An item, and the pending request for its missing samples, which begin at the number `first`.
+    `request` is None if no sample is missing, or if there is no model."""
 
     item: Item
     first: int
@@ -148,8 +148,8 @@ class Asker:
     def under_way(
         self, items: Iterable[Item], stop: service.Stop | None = None
     ) -> Iterator[Pending]:
-        """Yield the items in order with their requests, while up to `in_flight` later requests
-        are pending. After a signal to `stop`, no further request begins."""
+        """Yield the items in order with their requests. Submit up to `in_flight` later requests in
+        advance. Submit no further request after `stop` has received a signal."""
         waiting: deque[Pending] = deque()
         for item in items:
             if stop is not None and stop.signum is not None:
@@ -160,7 +160,7 @@ class Asker:
         yield from waiting
 
     def begin(self, item: Item) -> Pending:
-        """Submit the request for an item's missing samples."""
+        """Submit a request for an item's missing samples, and return it."""
         import tinker
 
         how, first, model = self.how, self.answers.count(item), self.model
@@ -181,12 +181,12 @@ class Asker:
         return Pending(item, first, request)
 
     def seed(self, item: Item, sample: int) -> int:
-        """Return the seed of a request whose first sample has the number `sample`."""
+        """Return the seed of a request for samples that begin at the number `sample`."""
         return samplers.seed_of(f"eval/{self.run_seed}/{item.key}/{sample}")
 
     def answered(self, question: Pending) -> list[dict[str, Any]]:
-        """Wait for an item's answers and record them with their scores. Return the rows of all
-        samples of the item."""
+        """Wait for an item's answers and record them with their scores. Return the rows of the
+        item's samples, or an empty list if samples are missing."""
         item, model = question.item, self.model
         if question.request is not None and model is not None:
             answer = model.connection.wait(question.request)
@@ -207,7 +207,8 @@ class Asker:
 
 
 def check_suites(names: Sequence[str], grader: str) -> list[data_files.Checked]:
-    """Check suites by name while a grid is planned: tasks, files and benchmarks."""
+    """Check suites (tasks, files and benchmarks) while a grid is planned. Return a result for each
+    suite, or a single mistake if two suites have the same name."""
     if same := suites.same_names(names):
         return [data_files.Checked(same)]
     return [
@@ -219,8 +220,8 @@ def check_suites(names: Sequence[str], grader: str) -> list[data_files.Checked]:
 def judging(
     directory: rundir.RunDirectory, step: int, done: scores.Done, name: str = ""
 ) -> rewards.Judging:
-    """Record the answers that a grader could not judge, in a file whose name begins with `name`.
-    Return the number of graded answers and of failures."""
+    """Write the answers whose grader failed to a file whose name begins with `name`. Return the
+    number of these answers, and the number of all answers with a grader."""
     graded = [(item, row) for item, rows in done for row in rows if item.grader is not None]
     failed = [(item, row) for item, row in graded if row.get("error") is not None]
     failures = [

@@ -26,7 +26,7 @@ GRADER = "tinker-cookbook"
 class Played(NamedTuple):
     """The result of an episode: its first prompt, the text of all answers, and the number of
     their tokens. `ended` says whether the model ended the last answer. `expected` is the right
-    answer, if the environment tells it."""
+    answer ("" if unknown). `error` is set if the environment raised an error."""
 
     prompt: str
     text: str
@@ -37,8 +37,7 @@ class Played(NamedTuple):
     error: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """Return the fields of the result's row in `items.jsonl`, without the fields that
-        describe the item."""
+        """Return the fields that the result adds to a row of `items.jsonl`."""
         row = {"sample": 0, "text": self.text, "tokens": self.tokens, "ended": self.ended}
         answer = {"answer": self.expected} if self.expected else {}
         judged = {"score": self.score, "grader": GRADER, "error": self.error}
@@ -60,8 +59,8 @@ class Waited(NamedTuple):
 
 
 def split(suite: str) -> tuple[str, list[str]]:
-    """Split a list of suites, separated by commas, into sweeper's suites and the names of
-    benchmarks."""
+    """Split suites, separated by commas, into sweeper's suites (joined by commas) and the names
+    of benchmarks."""
     parts = [part.strip() for part in suite.split(",") if part.strip()]
     built_in = [part for part in parts if not part.startswith(PREFIX)]
     return ",".join(built_in), [part.removeprefix(PREFIX) for part in parts if part not in built_in]
@@ -79,8 +78,8 @@ def _not_installed(name: str) -> str:
 
 
 def check(suite: str) -> Checked:
-    """Check a benchmark while a grid is planned: is tinker-cookbook installed? The benchmark's
-    name is not checked, because this would need an import of the package."""
+    """Check that tinker-cookbook is installed, while a grid with a benchmark is planned. The
+    benchmark's name is checked when the run starts."""
     if importlib.util.find_spec("tinker_cookbook") is None:
         return Checked(_not_installed(suite.removeprefix(PREFIX)))
     return Checked(None)
@@ -106,8 +105,8 @@ def benchmark_of(name: str) -> Any:
 
 
 class About(NamedTuple):
-    """The model of an evaluation, its `thinking`, and the maximum number of examples per benchmark
-    (None: all)."""
+    """The model of an evaluation, its `thinking` mode (None: any), and `most`: the maximum number
+    of examples per benchmark (None: all)."""
 
     model_name: str
     thinking: str | None
@@ -115,8 +114,6 @@ class About(NamedTuple):
 
 
 def _renderer_of(about: About) -> str:
-    """Return the name of the renderer that tinker-cookbook recommends for a model with this
-    `thinking`. Raises RecipeError if there is none."""
     try:
         names = _cookbook("model_info").get_recommended_renderer_names(about.model_name)
     except (ValueError, KeyError):
@@ -146,9 +143,9 @@ class Benchmarks:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def items(self, taken: Collection[str] = ()) -> list[Item]:
-        """Return the examples of all benchmarks in order, as items. `taken` are the names of
-        other suites; a benchmark with such a name is called cookbook-<name>. Raises RecipeError
-        if a data set cannot be loaded or has no examples."""
+        """Return the examples of all benchmarks in order, as items. `taken` has names that other
+        suites already have. If a benchmark has one of these names, its items get the suite
+        cookbook-NAME. Raises RecipeError if a data set cannot be loaded or has no examples."""
         items: list[Item] = []
         for name in self._named:
             for example in self._environments(name, 0):
@@ -164,8 +161,8 @@ class Benchmarks:
         return self._where[item.key][0]
 
     def begin(self, sampler: Any, item: Item, first: int, seeds: Sequence[int]) -> Waited:
-        """Start to play an example once for each seed, and return the pending episodes. These
-        episodes are the samples with the numbers `first`, `first` + 1 and so on."""
+        """Start an episode of an example for each seed, and return the pending episodes. They are
+        the item's samples with the numbers `first`, `first` + 1 and so on."""
         import asyncio
 
         name, example = self._where[item.key]
@@ -186,8 +183,6 @@ class Benchmarks:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _environments(self, name: str, sample: int) -> dict[str, Any]:
-        """Return a dict from the id of each example to its environment, for the sample with the
-        number `sample`."""
         if (name, sample) not in self._made:
             benchmark = self._named[name]
             benchmark_config = _cookbook("eval.benchmarks").BenchmarkConfig(
@@ -247,8 +242,8 @@ class Benchmarks:
 
 
 def wanted(suite: str | None) -> tuple[str | None, list[str]]:
-    """Split the setting `suite` into sweeper's suites (None: the configured task; "": none) and the
-    names of benchmarks. Raises RecipeError for an unknown benchmark."""
+    """Split the setting `suite` as `split` does, and check that the benchmarks exist. If `suite` is
+    None, return None and no benchmarks. Raises RecipeError for an unknown benchmark."""
     if suite is None or PREFIX not in suite:
         return suite, []
     built_in, names = split(suite)

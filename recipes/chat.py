@@ -32,8 +32,8 @@ Learned = Literal[
 
 
 class _Turn(NamedTuple):
-    """The text of a prompt and the text of its answer. The answer may continue after the end
-    token."""
+    """The text of a prompt and the text of its answer. After the end token, the answer may have
+    further text from the template."""
 
     prompt: str
     answer: str
@@ -49,9 +49,9 @@ class _Encoded(NamedTuple):
 class Example(NamedTuple):
     """A conversation as tokens, up to and including the end token of its last answer.
 
-    `weights` has a weight for each token: 0.0 if the token is not learned, otherwise 1.0 (unless
-    a recipe changes it). The end token of a learned answer is learned too. The last answer
-    begins at the index `answer`.
+    `weights` has a weight for each token: 1.0 if the token is learned, else 0.0. (A recipe may
+    change the weights.) The end token of a learned answer is learned too. The last answer begins
+    at the index `answer`.
     """
 
     tokens: list[int]
@@ -62,17 +62,15 @@ class Example(NamedTuple):
 def render(
     tokenizer: Any, conversation: Conversation, learn: Learned = "all_assistant_messages"
 ) -> list[Example]:
-    """Return the examples of a conversation: one for each turn of the assistant that is learned.
-    Two examples are joined if the prompt of the second begins with all tokens of the first. (A
-    template that writes past turns differently from the last turn prevents this.)"""
+    """Return the examples of a conversation. Each learned message ends an example, which contains
+    all messages before it. Two examples are joined if the tokens of the second begin with all
+    tokens of the first. (Some templates prevent this: they render past messages differently.)"""
     return _render_each(tokenizer, [conversation], learn)
 
 
 def _render_each(
     tokenizer: Any, conversations: Sequence[Conversation], learn: Learned
 ) -> list[Example]:
-    """Return the examples of all conversations. Their texts are tokenized together, which is
-    much faster."""
     turns = [_turns(tokenizer, conversation, learn) for conversation in conversations]
     encoded = iter(_encode(tokenizer, [turn for group in turns for turn in group]))
     examples: list[Example] = []
@@ -98,7 +96,6 @@ def _joined(turns: Sequence[_Encoded], learn: Learned) -> list[Example]:
 
 
 def _learned(conversation: Conversation, learn: Learned) -> list[int]:
-    """Return the positions of the learned messages."""
     if learn == "last_assistant_message":
         return [len(conversation) - 1]
     first = 0
@@ -127,9 +124,9 @@ def render_prompt(tokenizer: Any, messages: Conversation) -> tuple[list[int], in
 
 
 def render_reply(tokenizer: Any, text: str) -> list[int]:
-    """Return the tokens between the end token of an answer and the next answer, if the message
-    `text` stands between the two. Raises RecipeError for a template that changes an answer when
-    a message follows it."""
+    """Return the tokens that follow the end token of an answer if the user replies with `text`, up
+    to the start of the next answer. Raises RecipeError if the template renders an answer
+    differently when a message follows."""
     if tokenizer.chat_template is None:
         return _tokens(tokenizer, [f"\nuser: {text}\nassistant:"])[0]
     before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
@@ -147,8 +144,8 @@ def render_reply(tokenizer: Any, text: str) -> list[int]:
 
 
 def without_special(tokenizer: Any, text: str) -> str:
-    """Change a text so that no part of it is tokenized as a special token. (The output of an
-    environment must not end a message.)"""
+    """Insert a space into each special token that a text contains, so that text from an
+    environment cannot end a message."""
     for special in tokenizer.all_special_tokens:
         text = text.replace(special, f"{special[0]} {special[1:]}")
     return text
@@ -160,7 +157,7 @@ def render_all(
     max_length: int,
     learn: Learned = "all_assistant_messages",
 ) -> list[Example]:
-    """Return all examples of at most `max_length` tokens. Raises RecipeError if none is left."""
+    """Return all examples of at most `max_length` tokens. Raises RecipeError if there are none."""
     examples = _render_each(tokenizer, conversations, learn)
     if not examples:
         raise RecipeError(f"train_on_what={learn}: no message has trainable: true")
@@ -169,7 +166,8 @@ def render_all(
 
 
 def short_enough(items: Sequence[T], sizes: Sequence[int], max_length: int, kind: str) -> list[T]:
-    """Return the items of at most `max_length` tokens. Raises RecipeError if none is left."""
+    """Return the items with at most `max_length` tokens, and print how many are left out. Raises
+    RecipeError if all are longer. `sizes` has the number of tokens of each item."""
     short = [item for item, size in zip(items, sizes, strict=True) if size <= max_length]
     if not short:
         raise RecipeError(
@@ -275,8 +273,6 @@ def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str
 
 
 def _check_message(rendered: str, message: Message, noun: str) -> None:
-    """Raise RecipeError if the template has left out a part of a message: its content, its
-    thoughts, its name or a tool call."""
     _check_whole(rendered, [message["content"]], noun)
     for key in ("reasoning_content", "name"):
         if key in message:
@@ -304,8 +300,6 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _check_whole(rendered: str, forms: Sequence[str], noun: str) -> None:
-    """Raise RecipeError if a rendered text contains none of `forms`, the ways in which a
-    template may write a part of a message. White space is ignored."""
     if any(text in rendered for text in forms):
         return
     if not any("".join(text.split()) in "".join(rendered.split()) for text in forms):
@@ -316,8 +310,6 @@ def _check_whole(rendered: str, forms: Sequence[str], noun: str) -> None:
 
 
 def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:
-    """Remove the tokens after the last special token, because a sampled answer stops there. If
-    there is no special token, append the tokenizer's end token."""
     special = _special_ids(tokenizer)
     for position in reversed(range(len(tokens))):
         if tokens[position] in special:
@@ -331,8 +323,6 @@ def _special_ids(tokenizer: Any) -> frozenset[int]:
 
 
 def _plain_turn(before: Conversation, answer: Message) -> _Turn:
-    """Render a turn for a base model, whose tokenizer has no chat template, with a line `role:
-    text` for each message."""
     for message in (*before, answer):
         for key in ("tools", "tool_calls", "reasoning_content", "name"):
             if key in message:

@@ -54,8 +54,8 @@ class Row:
         return self._values.get(key)
 
     def unused(self) -> list[str]:
-        """Return the keys that were not read. Raises RecipeError for keys whose meaning would be
-        lost."""
+        """Return the keys that were not read. Raises RecipeError for a key that changes the meaning
+        of an example, such as `tools` or `weight`."""
         unused = [key for key in self._values if key not in self._used]
         for key in unused:
             if key in _MEANT:
@@ -65,7 +65,7 @@ class Row:
         return unused
 
     def text(self, value: Any, name: str) -> str:
-        """Check that a value is a string that can be encoded, and return it."""
+        """Return `value`. Raises RecipeError if it is not a string of valid Unicode."""
         if not isinstance(value, str):
             raise self.wrong(f"{name} must be a text")
         try:
@@ -78,14 +78,14 @@ class Row:
         return value
 
     def answer(self, value: Any, name: str) -> str:
-        """Check that a value is a string that is not blank, and return it."""
+        """Return `value`. Raises RecipeError if it is not a string, or if it is blank."""
         if not self.text(value, name).strip():
             raise self.wrong(f"{name} is empty: nothing can be learned from it")
         return value
 
     def messages(self, value: Any, name: str = "messages", marked: bool = False) -> Conversation:
-        """Check that a value is a list of messages, and return them. With `marked`, messages may
-        also have the keys that only training data have, such as `trainable` and `tool_calls`."""
+        """Return the messages in `value`. Raises RecipeError if it is not a list of messages. With
+        `marked`, messages may also have keys of training data, such as `trainable`."""
         if not isinstance(value, list) or not value:
             raise self.wrong(f"expected {name} to be a list of messages with role and content")
         return [self._message(entry, f"{name}[{n}]", marked) for n, entry in enumerate(value)]
@@ -115,7 +115,6 @@ class Row:
         return result | self._marks(message, name, role)
 
     def _marks(self, message: Message, name: str, role: str) -> Message:
-        """Return the checked fields of a message other than its role and content."""
         marks: Message = {}
         trainable = message.get("trainable")
         if trainable is not None and not isinstance(trainable, bool):
@@ -135,8 +134,6 @@ class Row:
         return marks
 
     def _tool_calls(self, value: Any, name: str) -> list[dict[str, Any]]:
-        """Check tool calls in OpenAI's format. Return them with parsed arguments, as chat
-        templates expect them."""
         calls: list[dict[str, Any]] = []
         for call in value if isinstance(value, list) else [{}]:
             if (function := _function_of(call)) is None:
@@ -156,7 +153,8 @@ class Row:
         return calls
 
     def tools(self) -> list[dict[str, Any]]:
-        """Return the `tools` of a line, which must have OpenAI's format."""
+        """Return the line's `tools`; an empty list if it has none. Raises RecipeError if they are
+        not in OpenAI's format."""
         tools = self.get("tools") or []
         for tool in tools if isinstance(tools, list) else [None]:
             if _function_of(tool) is None:
@@ -165,8 +163,8 @@ class Row:
 
 
 def read(path: str, parse: Callable[[Row], T]) -> list[T]:
-    """Parse every non-blank line of a file. Print the keys that are not used. Raises
-    RecipeError, with file and line, for an unreadable file or an invalid line."""
+    """Parse every non-blank line of a file. Print the keys that `parse` did not read. Raises
+    RecipeError if the file cannot be read or a line is invalid."""
     rows: list[T] = []
     unused: Counter[str] = Counter()
     for row, _ in _rows(path):
@@ -185,8 +183,8 @@ def _function_of(entry: Any) -> dict[str, Any] | None:
 
 
 def sample(path: str, parse: Callable[[Row], T]) -> tuple[list[T], float]:
-    """Return the first lines of a file, parsed, and the estimated ratio of all lines of the file to
-    these lines."""
+    """Parse the first lines of a file. Return the results, and the estimated number of lines in
+    the file divided by the number of parsed lines."""
     chosen: list[T] = []
     for row, end in _rows(path):
         chosen.append(parse(row))
@@ -214,9 +212,9 @@ class Checked(NamedTuple):
 def check(
     path: str, parse: Callable[[Row], Any], split: Split | None = None, test_size: int = 0
 ) -> Checked:
-    """Check a file while a grid is planned, up to MOST_LINES or MOST_BYTES. `parse` is called
-    for each line. If the whole file was parsed, `split` is called with all rows. Both functions
-    raise RecipeError for mistakes. A file is read again only if it has changed."""
+    """Check a file while a grid is planned. `parse` is called for each line, up to MOST_LINES or
+    MOST_BYTES. If the whole file was parsed, `split` is called with all rows. Both functions
+    raise RecipeError for mistakes. The result for an unchanged file is cached."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -264,8 +262,6 @@ def _unreadable(path: str, error: OSError) -> str:
 
 
 def _rows(path: str) -> Iterator[tuple[Row, int]]:
-    """Yield the object of each line that is not blank, and the offset of the line's end in
-    bytes."""
     end = 0
     try:
         # Read bytes, in which a line ends only at \n. Texts may contain other line breaks.
@@ -289,8 +285,6 @@ def _row(line: bytes, where: str, first: bool) -> Row:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object. Raises ValueError for a duplicate key, because one of its values would be
-    lost."""
     table = dict(pairs)
     if len(table) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)

@@ -48,8 +48,8 @@ _ASIDE = re.compile(r"\(.*?\)|<!--.*?-->", re.DOTALL)
 
 
 class Criterion(NamedTuple):
-    """A criterion: `metric` must have the relation `sign` (such as <=) to `bound`. Without a
-    metric, the best cell must beat the baseline. `text` is the original line."""
+    """A criterion: `metric` must have the relation `sign` (such as <=) to `bound`. If `metric` is
+    None, the best cell must beat the baseline. `text` is the criterion as the user wrote it."""
 
     text: str
     metric: str | None = None
@@ -58,8 +58,8 @@ class Criterion(NamedTuple):
 
 
 class StudyPlan(NamedTuple):
-    """The criterion (None if the plan has none that can be judged), and messages about missing
-    parts of the plan."""
+    """The content of a study's plan: the criterion (None if it is missing or invalid), and messages
+    about the parts that the plan lacks."""
 
     criterion: Criterion | None
     lacks: tuple[str, ...]
@@ -74,8 +74,7 @@ class Judged(NamedTuple):
 
 
 def read_plan(text: str) -> StudyPlan:
-    """Read a plan. Text in parentheses or HTML comments is a hint from the template, and is
-    ignored."""
+    """Read the text of `notes/plan.md`. Text in parentheses and HTML comments is ignored."""
     parts = _HEADING.split(text)
     sections = {name.lower(): body for name, body in zip(parts[1::2], parts[2::2], strict=True)}
     lacks = [
@@ -107,9 +106,9 @@ def _criterion(text: str) -> Criterion | None:
 
 
 def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
-    """Judge `report.json` by a criterion. If the criterion names a metric, the mean and the
-    whole interval of the best cell must meet the bound. Otherwise the best cell must beat the
-    baseline beyond the noise."""
+    """Judge the content of `report.json` by a criterion. If the criterion names a metric, the mean
+    and the whole interval of the best cell must meet the bound. Otherwise the best cell must
+    be significantly better than the baseline."""
     rows = {row["cell"]: row for row in document["cells"]}
     best = rows.get(document["verdict"]["best"])
     if best is None:
@@ -124,7 +123,6 @@ def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
 
 
 def _beyond(criterion: Criterion, best: Mapping[str, Any]) -> Judged:
-    """Judge whether the mean of the best cell and its whole interval meet the criterion."""
     holds = _HOLDS[criterion.sign]
     mean, low, high = best["mean"], best["low"], best["high"]
     text = f"{best['cell']} has {labels.number(mean)}"

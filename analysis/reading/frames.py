@@ -65,15 +65,15 @@ _LOGS = 400
 @dataclass(frozen=True)
 class RunData:
     """A planned run, in any state. The run is judged by `value`, recorded at `step`; both are
-    None if it never recorded the metric. `last`, `best` and `smoothed` are the three values by
-    which a curve may be judged. `curves` has the keys that are drawn. `clocks` has alternatives
-    to the step for x axes ("tokens", "time"), with a value for each row of the history. `items`
-    maps tasks to answers, `scores` has the scores of checkpoints on suites, and `unread` lists
-    files of answers that are too large to read. `link` is the run's page at W&B. `alarms` were
-    raised while it ran. `origin` identifies the executed program, code and data. `missing` is
-    the number of last rows that lack an expected value of the metric: the run may have diverged
-    there. `notes` describe oddities of the metrics file, and `not_numbers` has values of keys
-    without numbers."""
+    None if the run never recorded the metric. `last`, `best` and `smoothed` are the three values
+    by which a curve may be judged. `curves` maps keys to recorded points. `clocks` has the x values
+    "tokens" and "time" of each row of the history. `items` has answers to questions, `scores` has
+    the scores of checkpoints on suites, and `unread` lists files of answers that are too large to
+    read. `link` is the run's page at W&B. `alarms` were raised while the run executed. `origin`
+    identifies the executed program, code and data. `missing` is the number of rows at the end that
+    should have a number of the metric but have none: the run may have diverged. `notes` describe
+    oddities of the metrics file. `not_numbers` maps keys without numbers to a description of their
+    first value."""
 
     id: str
     name: str
@@ -120,7 +120,7 @@ class RunData:
 
     @property
     def why(self) -> str:
-        """The recorded reason of the failure."""
+        """The recorded reason of the failure; "" if none is recorded."""
         return ": ".join(part for part in (self.reason, self.detail) if part)
 
     @property
@@ -129,7 +129,7 @@ class RunData:
         return next((text for line in reversed(self.log) if (text := line.strip())), "")
 
     def last_of(self, key: str) -> float | None:
-        """Return the last value that the run recorded for a key, NaN included."""
+        """Return the last value, NaN included, of a key in `curves`; None for other keys."""
         points = self.curves.get(key)
         value = None if points is None else last(points)
         return None if value is None else value[1]
@@ -139,18 +139,18 @@ class RunData:
 class SweepData:
     """One or several sweeps at the time when they were read.
 
-    `retired` counts runs that only an earlier version of the grid had; `runs` does not contain
-    them. `keys` maps each numeric key to the number of runs that recorded it. `train_key` is the
-    key of the training curve, and `roles` maps "reward", "kl" and other roles to keys (see
-    `reading/keys.py`). `lent` maps each sweep of `noise: {from: ...}` to the values of its cells.
-    `confirmed` is set if some of the sweeps repeat cells of the first. `ends` is set if `at: auto`
-    chose a mean of the last values: it has the statistics that led to this choice. `baseline` is
-    the cell that the best cell is compared with, `unmet` the reason if it is missing, and
-    `borrowed` are cells from other sweeps. `used` describes the usage of the model service, and
-    `places` the usage at each backend, if there are several. `root` is the root of the first sweep
-    ("" for a folder), and `paths` are the folders of all sweeps. `noted` has users' notes.
-    `stands_still` is the reason if unfinished runs are not being started. For runs in plain
-    folders, `own_keys` are the configuration keys that are not settings.
+    `retired` counts runs that the grid no longer contains; `runs` does not contain them. `keys`
+    maps each numeric key to the number of runs that recorded it. `train_key` is the key of the
+    training curve, and `roles` maps "reward", "kl" and other roles to keys (see `reading/keys.py`).
+    `lent` maps each sweep named in `noise: {from: ...}` to the values of the sweep's cells.
+    `confirmed` is set if the other sweeps repeat cells of one sweep. If `at: auto` chose a mean of
+    the last values, `ends` has the statistics that led to this choice. `baseline` is the cell that
+    the best cell is compared with, `unmet` is the reason why there is no baseline, and `borrowed`
+    are cells from other sweeps. `used` describes the usage of the model service. `places` has the
+    usage at each backend of a sweep with several backends. `root` is the store of the first sweep
+    ("" for a folder), and `paths` are the folders of all sweeps. `noted` has users' notes and tags.
+    `stands_still` is the reason why unfinished runs are not being started (None: no such reason).
+    For runs in plain folders, `own_keys` are the configuration keys that are not settings.
     """
 
     name: str
@@ -182,24 +182,24 @@ class SweepData:
 
     @property
     def own_runs(self) -> tuple[RunData, ...]:
-        """The runs that this sweep planned."""
+        """The runs of cells that are not `borrowed`."""
         if not self.borrowed:
             return self.runs
         return tuple(run for run in self.runs if run.cell not in self.borrowed)
 
     @property
     def metric_name(self) -> str | None:
-        """The key of the metric."""
+        """The key of the metric; None without a metric."""
         return None if self.metric is None else self.metric.name
 
     @property
     def sign(self) -> float:
-        """The sign of the metric. Without a metric, 1, as for a metric to minimize."""
+        """1 for a metric to minimize and without a metric, -1 for a metric to maximize."""
         return 1.0 if self.metric is None else self.metric.sign
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """The recorded provenance of the launch."""
+        """The recorded provenance of the launch; empty for plain folders."""
         return (self.plan and self.plan.provenance) or {}
 
     @property
@@ -209,7 +209,7 @@ class SweepData:
 
     @functools.cached_property
     def derived(self) -> frozenset[str]:
-        """The keys that the grid's `base` computes from other keys: `title: ${lr} at ${rank}`."""
+        """The keys whose values refer to other keys, such as `title: ${lr} at ${rank}`."""
         if self.plan is None or "${" not in f"{self.plan.grid_text}{self.plan.overrides}":
             return frozenset()
         try:
@@ -222,7 +222,7 @@ class SweepData:
 
     @property
     def drawn(self) -> list[str]:
-        """The keys that get figures, with the metric and the training curve first."""
+        """The keys that get figures, in order: the metric, the training curve, and others."""
         suites = suite_scores(self.keys)
         named = (self.metric_name, self.train_key, *self.roles.values(), *suites)
         return list(dict.fromkeys([key for key in named if key is not None]))
@@ -237,9 +237,9 @@ def load(
     *,
     rollouts: bool = True,
 ) -> SweepData:
-    """Read a sweep, or several sweeps as one. Raises `NotFound` if a sweep does not exist, and
-    `UsageError` if the sweeps would be judged differently, or for an invalid `metric`, `goal` or
-    `at` (see `find_metric`)."""
+    """Read a sweep, or several sweeps as one. Raises `NotFound` if a sweep does not exist. Raises
+    `UsageError` if the sweeps differ in metric, goal or `at`, and for an invalid `metric`, `goal`
+    or `at` (see `find_metric`)."""
     names = [sweeps] if isinstance(sweeps, str) else list(dict.fromkeys(sweeps))
     return read(find_sources(registry, names), metric, goal, at, rollouts=rollouts)
 
@@ -306,15 +306,11 @@ def read(
 
 
 def _own_keys(sources: Sequence[Source]) -> OwnKeys:
-    """Return the configuration keys that identify runs, for all sources together (see
-    `OwnKeys`)."""
     parts = zip(*(source.own_keys for source in sources), strict=True)
     return OwnKeys(*(tuple(dict.fromkeys(key for keys in part for key in keys)) for part in parts))
 
 
 def _stands_still(sources: Sequence[Source]) -> str | None:
-    """Return the reason why unfinished runs are not being started; None if there is no such
-    reason."""
     for source in sources:
         runs = [placed.run for placed in source.runs]
         sweeps = {run.sweep for run in runs if isinstance(run, SweepRun) and not run.is_finished}
@@ -325,9 +321,9 @@ def _stands_still(sources: Sequence[Source]) -> str | None:
 
 
 def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData:
-    """Add the values of the cells of other sweeps, so that the noise is estimated from these sweeps
-    too. Return `data` unchanged if it has no metric. Raises `NotFound` for an unknown sweep,
-    `UsageError` for a sweep of another recipe."""
+    """Return `data` with the cell values of the sweeps `names` in `lent`. The noise is then
+    estimated from these sweeps too. Return `data` unchanged if it has no metric. Raises `NotFound`
+    for an unknown sweep, and `UsageError` for a sweep with another recipe."""
     metric, lent = data.metric, dict[str, Mapping[str, Sequence[float]]]()
     if metric is None:
         return data
@@ -355,8 +351,6 @@ def _one_metric(
 
 
 def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
-    """Assign a run to its cell of the study. Runs of a sweep and of its confirmation share
-    cells."""
     return replace(
         run,
         id=f"{sweep}/{run.id}",
@@ -368,7 +362,6 @@ def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
 
 
 def _of_sweep(run: RunData, sweep: str) -> RunData:
-    """Assign a run to a cell of its sweep, so that cells of different sweeps stay separate."""
     key = "sweep" if "sweep" not in run.config else "the sweep"
     return replace(
         run,
@@ -433,14 +426,11 @@ def _read(
 
 
 def _link(run: RecordedRun) -> str | None:
-    """Return the recorded link of a run, if it is safe to open in a browser."""
     link = run.wandb if isinstance(run, SweepRun) else None
     return link if link is not None and link.startswith(("https://", "http://")) else None
 
 
 def _address(run: RecordedRun, path: str) -> str:
-    """Return the address of a run's file. If the file is on this machine, a browser can open the
-    address."""
     local = run.store.local_path(path)
     return place_of(run.store, path) if local is None else Path(local).absolute().as_uri()
 
@@ -454,7 +444,7 @@ def _alarms(source: Source) -> dict[str, list[Alarm]]:
 
 
 def judged_by(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, Any]:
-    """Return the fields of `RunData` with the values by which a run is judged."""
+    """Return the fields of `RunData` by which a run is judged, such as `value` and `step`."""
     if metric is None or metric.name not in curves:
         return {"value": None, "step": None, "diverged": False}
     points = curves[metric.name]

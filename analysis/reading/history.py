@@ -21,8 +21,8 @@ Flags = NDArray[np.bool_]
 
 
 class Histories:
-    """The histories of some runs of one sweep. `keys` counts the runs that recorded numbers under
-    each key. For the `metric`, NaN counts as a number."""
+    """The histories of some runs of one sweep. `keys` maps each key to the number of runs that
+    recorded a number for this key. NaN counts as a number only for the metric."""
 
     def __init__(self, registry: Registry, runs: Sequence[RecordedRun], metric: str | None) -> None:
         self._by_run: dict[str, History] = {}
@@ -37,12 +37,11 @@ class Histories:
             self.keys.update(history.keys)
 
     def of(self, run: str) -> "History":
-        """Return the history of a run, by its id."""
+        """Return the history of the run with the id `run`; empty if it recorded nothing."""
         return self._by_run.get(run) or History(self, Columns(), np.empty(0), None)
 
     def shared(self, key: str, steps: Floats) -> Floats:
-        """Return the previous run's array of steps for the key if it equals `steps`, else
-        `steps`."""
+        """Return `steps`, or the equal array of the previous run (see the module's docstring)."""
         self._steps[key] = _shared(self._steps.get(key, steps), steps)
         return self._steps[key]
 
@@ -93,7 +92,7 @@ class History:
         return points_of(self._columns)
 
     def missing(self, key: str) -> int:
-        """Return how many rows at the end lack a number of a key that is expected there."""
+        """Return the number of rows at the end that should have a number for `key`, but do not."""
         return missing_at_end(self._columns, key)
 
     def series(self, key: str) -> Series:

@@ -14,9 +14,9 @@ chance: two runs may both have an accuracy of 1.0 at the end."""
 
 
 def curve_digest(run: RunData, metric: str | None) -> str | None:
-    """Return a digest of the steps and values of the metric and of the training curve. Runs with
-    the same steps and values have equal digests, even if their durations differ. None if there
-    are too few different values."""
+    """Return a digest of the steps and values of the metric and of the training curves. Runs with
+    the same steps and values have equal digests, even if their durations differ. None if each of
+    these curves has fewer than `_DISTINCT` different values."""
     digest = hashlib.blake2b(digest_size=12)
     most = 0
     for key in (metric, *train_candidates(metric)):
@@ -29,13 +29,13 @@ def curve_digest(run: RunData, metric: str | None) -> str | None:
 
 
 def same_curves(runs: Sequence[RunData], metric: str | None) -> bool:
-    """Return whether there are at least two runs, and all of them recorded the same curves."""
+    """Return whether `runs` has at least two runs with equal digests (see `curve_digest`)."""
     digests = {curve_digest(run, metric) for run in runs}
     return len(runs) > 1 and len(digests) == 1 and None not in digests
 
 
 def across_cells(data: SweepData) -> list[list[RunData]]:
-    """Return groups of runs from more than one cell with equal curves."""
+    """Return groups of runs with equal curves. Each group has runs of two or more cells."""
     # Comparing curves takes long, so compare only those of runs that end with the same values.
     ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
     return [

@@ -88,8 +88,9 @@ def goal_of(key: str) -> str | None:
 
 def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
     """Return the bounds of a metric, judged by its name and its recorded range `low` to `high`.
-    A fraction or a reward that was never outside of 0 to 1 has these bounds. An error that was
-    never negative has the lower bound 0. All other bounds are infinite."""
+    A fraction or a reward has the bounds 0 and 1 if all its values were between them. An nll, a
+    perplexity or a similar error has the lower bound 0 if no value was negative. All other bounds
+    are infinite."""
     parts = words_of(key)
     if parts & _TURNED:
         return -math.inf, math.inf
@@ -113,22 +114,21 @@ def train_candidates(metric: str | None) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """Return the `keys` of one run that may have a role or are scores of suites. The results are
-    cached, since most runs have the same keys."""
+    """Return the `keys` of one run that may have one of the `ROLES` or are scores of suites. The
+    metric is left out."""
     keys_of_roles = [key for role in ROLES for key in _ranked(role, keys)[:2]]
     wanted = (*keys_of_roles, *suite_scores(keys))
     return tuple(key for key in dict.fromkeys(wanted) if key != metric)
 
 
 def suite_scores(keys: Collection[str]) -> list[str]:
-    """Return the keys of scores of suites that were evaluated during training, at most
-    `_MOST_SUITES`."""
+    """Return the `keys` that are scores of suites, sorted, and at most `_MOST_SUITES` of them."""
     return sorted(key for key in keys if suite_of(key) is not None)[:_MOST_SUITES]
 
 
 def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:
-    """Choose a recorded key for each role: "train" and those in `ROLES`. A role without a
-    recorded key is left out. A key has only one role; the metric has none."""
+    """Return a dict from role to recorded key, for the role "train" and the `ROLES`. A role
+    without a matching key is left out. No key has two roles, and the metric has none."""
     chosen: dict[str, str] = {}
     taken = {metric}
     train = next((key for key in train_candidates(metric) if key in keys), None)

@@ -36,10 +36,9 @@ _CHI = 0.454936
 
 
 def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
-    """Resolve `at: auto` in the same way for all sweeps that are judged together. If the grid or
-    the user specifies `at` for any of the sweeps, or a sweep has no metric, all sweeps are returned
-    unchanged. A race is decided by last values, so last values are used if one of the sweeps is a
-    race."""
+    """Replace `at: auto` by the same choice in all sweeps that are judged together. Return the
+    sweeps unchanged if one of them has another `at`, or no metric. If one of the sweeps is a race,
+    choose the last value, because a race is decided by last values."""
     metrics = [data.metric for data in sweeps if data.metric is not None]
     if len(metrics) < len(sweeps) or any(metric.at != "auto" for metric in metrics):
         return sweeps
@@ -56,8 +55,6 @@ def _judged(data: SweepData, metric: Metric, ends: Ends | None) -> SweepData:
 
 
 def _ends(sweeps: Sequence[SweepData]) -> Ends | None:
-    """Return statistics of the last values of the runs. None if a counted run has too few values,
-    or if fewer than two runs count."""
     tails: list[Floats] = []
     cells: dict[tuple[int, str], list[int]] = {}
     for number, data in enumerate(sweeps):
@@ -94,8 +91,6 @@ def _tail(run: RunData, metric: Metric) -> Floats | None:
 
 
 def _between(cells: Sequence[Floats]) -> float:
-    """Return the standard deviation of the last values within repeated cells. If no cell was
-    repeated, return the standard deviation over all cells."""
     groups = [values for values in cells if len(values) > 1] or [np.concatenate(cells)]
     # Subtract the first value, because otherwise the mean of equal values may differ from them by a
     # rounding error.

@@ -13,7 +13,7 @@ from sweeper.sweep.metric import is_at, value_text
 
 @dataclass(frozen=True)
 class Metric:
-    """The metric by which cells are compared. `at` selects the value of `name` in each run.
+    """The metric by which cells are compared. `at` says which recorded value a run is judged by.
     `noise`, `failed`, `by` and `relevant` are settings of the grid (see `sweeper.sweep.metric`).
     `guessed` is set if the goal was derived from the name."""
 
@@ -35,9 +35,9 @@ class Metric:
 def find_metric(
     planned: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
 ) -> Metric | None:
-    """Return the requested metric, or else the sweep's own metric (None if it has none). Raises
-    `UsageError` for an invalid `goal` or `at`, and if neither the goal nor the name tells
-    whether more or less is better."""
+    """Return the metric `name`, or the sweep's own metric if `name` is None. Return None if the
+    sweep has no metric either. Raises `UsageError` for an invalid `goal` or `at`, and if `goal`
+    is None and the name implies no goal."""
     if at is not None and not is_at(at):
         raise UsageError(f"at={at!r} is not one of auto, last, best, mean_of_last=5")
     if goal not in (None, "minimize", "maximize"):
@@ -60,8 +60,8 @@ def find_metric(
 
 
 def differently(metrics: Sequence[Metric | None]) -> str | None:
-    """Return a message if the sweeps are judged differently, with the options that override the
-    differences. None if they are judged in the same way."""
+    """Return None if all metrics are equal in name, goal and `at`. Otherwise return a message that
+    lists the differences and the options of `sweeper analyze` that remove them."""
     if all(metric == metrics[0] for metric in metrics):
         return None
     texts = dict.fromkeys(

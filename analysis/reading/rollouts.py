@@ -28,11 +28,11 @@ _REFERENCES = ("reference_answer", "reference", "ground_truth", "gold_answer", "
 
 
 class Episode(NamedTuple):
-    """A trajectory of several turns on a named task: whether it earned the full reward, the
-    reason for its end ("" if not recorded), the number of truncated turns, its `seconds` (None
-    if not recorded), the number of environments that died before it was played, and the number
-    of trajectories of its group that were given up because environments died (recorded only in
-    the first episode of a group)."""
+    """A trajectory of several turns on a named task. `solved` says whether it earned the full
+    reward. `stop` is the reason for its end ("" if not recorded). `cut` is the number of truncated
+    turns. `failures` counts the environments that died before it was played. `lost` counts the
+    trajectories of its group that were given up because environments died; only the first episode
+    of a group records this number."""
 
     task: str
     turns: int
@@ -45,10 +45,9 @@ class Episode(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """A trajectory. `length` is the number of sampled tokens in all its turns. `ended` says
-    whether the model ended it, `correct` whether its answer was right; both are None if unknown.
-    `prompt`, `response` and `reference` are "" if not recorded. `episode` is None for answers to
-    questions."""
+    """A trajectory. `length` is the number of sampled tokens in all turns. `ended` says whether the
+    model ended the answer, and `correct` whether the answer was right (None if unknown). `prompt`,
+    `response` and `reference` are "" if not recorded. Answers to questions have no `episode`."""
 
     iteration: int
     split: str
@@ -64,8 +63,8 @@ class Rollout(NamedTuple):
 
 
 def spread(numbers: Sequence[int], count: int) -> list[int]:
-    """Return at most `count` of the ascending `numbers`: the first, the last, and evenly spaced
-    ones in between."""
+    """Return `count` evenly spaced elements of the ascending `numbers`, with the first and the last
+    (only the last if `count` is 1). Return all `numbers` if there are no more than `count`."""
     if len(numbers) <= count:
         return list(numbers)
     if count == 1:
@@ -74,8 +73,9 @@ def spread(numbers: Sequence[int], count: int) -> list[int]:
 
 
 def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> tuple[Rollout, ...]:
-    """Return a sample of a run's rollouts of at most `budget` bytes, split by split, the oldest
-    first. If two attempts wrote the same iteration, use the file of the later attempt."""
+    """Return a sample of a run's rollouts, in order of split and iteration, from at most `budget`
+    bytes of the files `listed` (a dict from path to size). If two attempts wrote the same
+    iteration, use the file of the later attempt."""
     files: dict[str, dict[int, tuple[str, int]]] = {}
     for path, size in listed.items():
         match = _FILE.search(path)
@@ -106,8 +106,8 @@ def _head(run: RecordedRun, path: str, size: int, limit: int) -> bytes:
 def parse_rollouts(
     rows: Iterable[Mapping[str, Any]], iteration: int, split: str, *, cut: bool = False
 ) -> list[Rollout]:
-    """Parse rows of summaries as rollouts, and skip invalid rows. With `cut`, leave out the last
-    group, because it may be incomplete, unless it is the only one."""
+    """Return the valid rows of a rollout file as rollouts. `cut` says that the end of the file was
+    not read. The last group may then be incomplete, and is left out if there are other groups."""
     rollouts = [rollout for row in rows if (rollout := _parse(row, iteration, split)) is not None]
     if cut and rollouts and rollouts[-1].group != rollouts[0].group:
         last = rollouts[-1].group

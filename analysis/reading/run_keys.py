@@ -25,10 +25,9 @@ _LABELS = frozenset(
 
 
 class OwnKeys(NamedTuple):
-    """The keys that identify runs: `seeds`, and other keys that were `left_out` of the settings.
-    Each of the `doubtful` keys has a different string in each run, but still counts as a
-    setting. The user named two kinds of keys: `ignored` keys are not settings, `named` keys hold
-    the seed."""
+    """The keys that identify runs: `seeds`, and the other keys that are `left_out` of the settings.
+    `doubtful` keys have a different string in each run. They may identify runs, but are settings
+    here. The user chose the `ignored` keys, which are no settings, and the `named` seed keys."""
 
     seeds: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -41,14 +40,12 @@ NO_KEYS = OwnKeys()
 
 
 def is_place(key: str) -> bool:
-    """Return whether the last part of a key says that the value is a path, a time or the id of a
-    run."""
+    """Return whether a key's last part names a path, a time, a machine or an id of a run."""
     return _last(key) in _PLACES
 
 
 def is_label(key: str) -> bool:
-    """Return whether the last part of a key says that the value is the name of a run or of a
-    group of runs."""
+    """Return whether a key's last part names a run, a group of runs, or a comment about them."""
     return _last(key) in _LABELS
 
 
@@ -56,8 +53,8 @@ def own_keys(
     configs: Sequence[Mapping[str, Any]], ignored: Collection[str] = (), named: Collection[str] = ()
 ) -> OwnKeys:
     """Return the keys that identify runs, judged by the flat configurations of all runs. `named`
-    are the user's seed keys. Without them, keys called seed with integer values are the seed
-    keys."""
+    are the user's seed keys. If `named` is empty, keys with names such as `seed` or `data_seed`
+    are the seed keys if their values are integers."""
     keys = dict.fromkeys(key for config in configs for key in config)
     seeds = [key for key in keys if (key in named if named else _is_seed(key, configs))]
     out = {key for key in keys if key in ignored or is_place(key)} | set(seeds)
@@ -81,7 +78,7 @@ def own_keys(
 def same_but(
     configs: Sequence[Mapping[str, Any]], without: Collection[str]
 ) -> list[list[Mapping[str, Any]]]:
-    """Return the configurations in groups. In a group, they differ only in the keys `without`."""
+    """Group configurations that are equal in all keys except `without`."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for config in configs:
         same = as_text({key: value for key, value in config.items() if key not in without})
@@ -90,7 +87,6 @@ def same_but(
 
 
 def _names_runs(key: str, group: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a label is different for each run of a group, or equal for all of them."""
     return len({as_text(config.get(key)) for config in group}) in (1, len(group))
 
 

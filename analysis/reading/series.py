@@ -21,7 +21,7 @@ class Series(NamedTuple):
 
     @property
     def finite(self) -> "Series":
-        """The finite values of the series."""
+        """The series without its NaN and infinite values."""
         mask = np.isfinite(self.values)
         return self if mask.all() else Series(*(part[mask] for part in self))  # pyright: ignore[reportArgumentType]
 
@@ -30,9 +30,9 @@ class Series(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Statistics of the last values of runs: the standard deviations between consecutive values
-    (`scatter`) and between runs of a cell (`between`), and the difference between the last
-    values and the values before them (`moved`, root mean square over the runs)."""
+    """Statistics of the last values of runs. `scatter` is the standard deviation of single values
+    around a run's trend. `between` is the standard deviation between runs of a cell. `moved` is the
+    mean change from the values before (root mean square over the runs)."""
 
     scatter: float
     between: float
@@ -51,18 +51,19 @@ EMPTY = Series(_NO, _NO, np.empty(0, dtype=np.intp))
 
 
 def last(points: Series) -> tuple[float, float] | None:
-    """Return the step and value of the last point, NaN included."""
+    """Return the step and value of the last point, NaN included; None without points."""
     return judged(points, "minimize", "last")
 
 
 def best(points: Series, goal: str) -> tuple[float, float] | None:
-    """Return the step and value of the best finite point (the first of equals), or of the last
-    point if none is finite."""
+    """Return the step and value of the best finite point (the first of equal ones), or of the last
+    point if none is finite. None without points."""
     return judged(points, goal, "best")
 
 
 def judged(points: Series, goal: str, at: str) -> tuple[float, float] | None:
-    """Return the step and the value by which a run is judged (see `sweeper.metrics.objective`)."""
+    """Return the step and value by which a run is judged (see `objective.reduced`); None without
+    points."""
     if not points:
         return None
     row, value = reduced(points.values, goal, at)

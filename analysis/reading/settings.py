@@ -18,12 +18,12 @@ def settings(
     seed_field: str,
     derived: Collection[str] = (),
 ) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
-    """Return the keys that differ between cells, declared `axes` first, and a dict from cell to its
-    values. `configs` maps cells to configurations. The seed is left out. A key that a cell does not
-    set is missing in its values, which differs from null. For a single cell, the declared axes that
-    the cell sets are returned. Three kinds of keys are left out if no axis declares them and all
-    cells can be distinguished without them: names and paths of runs, strings copied from another
-    key, and `derived` keys, which the grid computes from other keys."""
+    """Return the keys that differ between cells, declared `axes` first, and a dict from cell to the
+    values of these keys. `configs` maps cells to configurations. The seed is left out. The values
+    of a cell lack the keys that the cell does not set. For a single cell, return the declared axes
+    that the cell sets. Three kinds of undeclared keys are left out if the other keys distinguish
+    all cells: names and paths of runs, strings copied from another key, and `derived` keys, which
+    the grid computes from other keys."""
     flats = {cell: dict(dotted(config)) for cell, config in configs.items()}
     keys = dict.fromkeys(key for config in flats.values() for key in config if key != seed_field)
     places = {key: _place(key, axes) for key in keys}
@@ -45,8 +45,6 @@ def _without_names(
     flats: Mapping[str, Mapping[str, Any]],
     derived: Collection[str],
 ) -> list[str]:
-    """Return the chosen keys without names, copies and derived keys. If the remaining keys would
-    not distinguish all cells, return all chosen keys."""
     configs = list(flats.values())
     columns = {key: tuple(_same(config.get(key)) for config in configs) for key in chosen}
     first = {columns[key]: key for key in reversed(chosen)}
@@ -64,22 +62,20 @@ def _without_names(
 
 
 def _count(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of different combinations of values of these keys."""
     return len(
         {str([(key in config, _same(config.get(key))) for key in keys]) for config in configs}
     )
 
 
 def keys_of(by: str) -> list[str]:
-    """Return the settings in a text like `model_name, lora_rank`, which together separate
-    blocks."""
+    """Return the settings in the grid's `metric.by`, such as `model_name, lora_rank`."""
     return [key.strip() for key in by.split(",")]
 
 
 def level(config: Mapping[str, Any], by: str) -> str:
-    """Return the value of a dotted key, or of several keys with commas between, as a string.
-    Values that a grid treats as equal have equal strings. "not set" if the configuration lacks
-    the key."""
+    """Return the value of a dotted key, or the values of several keys, as a string. `by` separates
+    keys by commas. Values that a grid treats as equal have equal strings. The string for a missing
+    key is "not set"."""
     return ", ".join(_level(config, key) for key in ([by] if by in config else keys_of(by)))
 
 
@@ -101,7 +97,6 @@ def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _place(key: str, axes: Sequence[str]) -> int:
-    """Return the position of the axis that sets a key; the number of axes if none does."""
     places = (i for i, axis in enumerate(axes) if key == axis or key.startswith(f"{axis}."))
     return next(places, len(axes))
 

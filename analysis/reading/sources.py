@@ -26,9 +26,9 @@ from sweeper.sweep.stage_inputs import PARENT, references
 
 @dataclass(frozen=True)
 class Placed:
-    """A run with the cell and the seed that the report gives it, and its configuration without
-    keys that identify the run. `assumed` is set if the outcome is unknown and the run is treated
-    as finished."""
+    """A run with its cell, seed, state and configuration in a report. For a run in a plain folder,
+    `config` lacks the keys that identify runs. If the recorded state of such a run is unknown,
+    `state` is "succeeded" and `assumed` is set."""
 
     run: RecordedRun
     cell: str
@@ -41,8 +41,8 @@ class Placed:
 @dataclass(frozen=True)
 class Source:
     """A sweep, a `stage` of a sweep, or a folder that is treated as a sweep. `retired` counts
-    runs that the grid no longer contains. `others` names the other sources of the same report; a
-    report of several sources has its own folder. For a folder, `own_keys` has the keys that are not
+    runs that the grid no longer contains. For the first source of a report, `others` has the names
+    of the other sources. For a folder, `own_keys` has the configuration keys that are not
     settings."""
 
     name: str
@@ -59,21 +59,21 @@ class Source:
 
     @property
     def root(self) -> str:
-        """The root of the sweep; "" for a folder."""
+        """The store of the sweep; "" for a folder."""
         return "" if self.sweep is None else self.sweep.root
 
     @property
     def path(self) -> str:
-        """The folder of the sweep, or the named folder; an address on a remote store."""
+        """The path of the sweep's folder or of the plain folder; an address on a remote store."""
         return self.registry.roots[0] if self.sweep is None else self.sweep.path
 
     @property
     def place_of_runs(self) -> str:
-        """The path or address of the source's runs. It is different for each source."""
+        """A path or address that no other source has: `path`, followed by the stage if any."""
         return self.path if self.stage is None else f"{self.path}/{self.stage}"
 
     def place(self, name: str) -> str:
-        """Return the full path or address of a file that `write` stores."""
+        """Return the path or address at which `write` stores the file `name`."""
         return f"{self.path.rstrip('/')}/report/{self._below(name)}"
 
     def _below(self, name: str) -> str:
@@ -81,7 +81,8 @@ class Source:
         return "/".join(part for part in (self.stage, together, name) if part)
 
     def write(self, files: Mapping[str, bytes]) -> list[str]:
-        """Write the files of the report to its folder, and return their paths."""
+        """Write files to the report's folder, and return their paths. `files` maps names to
+        contents."""
         if self.sweep is not None:
             below = {self._below(name): content for name, content in files.items()}
             return self.sweep.write_report(below)
@@ -104,8 +105,6 @@ _LONGEST = 80
 
 
 def _file_name(text: str) -> str:
-    """Return the text in a form that can be a part of a path: short, and without special
-    characters."""
     plain = re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
     if plain == text and len(plain) <= _LONGEST:
         return plain
@@ -117,10 +116,10 @@ def _digest(text: str) -> str:
 
 
 def find_sources(registry: Registry, names: Sequence[str], keys: OwnKeys = NO_KEYS) -> list[Source]:
-    """Find each source: a sweep of the registry by its name, or else a folder by its path.
-    Sources with the same name are called by their paths. `keys` are the keys of folders that the
-    user ignores or names as seeds. Raises `NotFound`, and `UsageError` if a sweep gets such
-    keys."""
+    """Return a source for each name: the sweep with this name, else the folder with this path. If
+    several sources have the same name, their paths become their names. `keys` has the keys that the
+    user ignores or names as seeds. Raises `NotFound` if a name is neither a sweep nor a folder with
+    runs, and `UsageError` if the user chose keys for a sweep or keys that no run has."""
     sources = [_find(registry, name, keys) for name in names]
     _check_keys(sources, keys)
     counts = Counter(source.name for source in sources)
@@ -164,7 +163,6 @@ def _find(registry: Registry, name: str, keys: OwnKeys) -> Source:
 
 
 def _with_stages(registry: Registry, name: str) -> Sweep | None:
-    """Return the sweep called `name`, if it exists and has stages."""
     try:
         sweep = registry.sweep(name)
     except (NotFound, StoreError):
@@ -173,8 +171,6 @@ def _with_stages(registry: Registry, name: str) -> Sweep | None:
 
 
 def _folders(registry: Registry, name: str) -> list[str]:
-    """Return the folders that a name may mean: below a root, as `sweeper ls` shows it, or below
-    the current folder. A path such as `./exp` always means the current folder."""
     if "://" in name:
         return [name]
     here = [os.path.abspath(name)] if os.path.isdir(name) else []
@@ -193,7 +189,6 @@ def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
 
 
 def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
-    """Return a stage of a sweep as a source. Raises `NotFound`."""
     if sweep.plan.stage(stage) is None:
         names = ", ".join(entry.name for entry in sweep.plan.stages) or "none"
         raise NotFound(f"no stage {stage!r} in {sweep.name}: choose from {names}")
@@ -207,24 +202,18 @@ def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
 
 
 def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
-    """Return the configuration of a run of a stage, without values that refer to earlier runs.
-    Instead, the key `PARENT` has the names of the cells of these runs."""
     above = [cells[parent] for parent in placed.run.parents if parent in cells]
     config = {k: v for k, v in placed.config.items() if next(references(v), None) is None}
     return {PARENT: ", ".join(above) or "the base model", **config}
 
 
 def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
-    """Return the runs of the current grid, and the number of retired runs."""
     latest = current(runs)
     placed = (Placed(run, run.cell, run.seed, run.state.value, run.config) for run in latest)
     return tuple(placed), len(runs) - len(latest)
 
 
 def _of_folder(path: str, keys: OwnKeys) -> Source | None:
-    """Return the runs below a folder as a source. Runs form a cell if their configurations
-    differ only in keys that identify runs. If any cell has several runs, cells are named by
-    their settings."""
     registry = Registry(path)
     runs = registry.handles()
     if not runs:
@@ -252,8 +241,6 @@ def _of_folder(path: str, keys: OwnKeys) -> Source | None:
 
 
 def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the name of each run's cell: the run's name if all configurations differ, else the
-    settings that differ."""
     same = [
         as_text(config) if config else name for name, config in zip(names, configs, strict=True)
     ]
@@ -278,7 +265,6 @@ def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> l
 
 
 def _seed(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
-    """Return the seed of a run; None if its seed keys have different values or no integer."""
     values = {config[key] for key in keys if key in config}
     value = values.pop() if len(values) == 1 else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -305,11 +291,11 @@ def _why(error: OSError | ValueError) -> str:
 
 
 class Confirmed(NamedTuple):
-    """A sweep and its confirmation, read as one study: the sweep `first`, with `cells` cells,
-    and the sweeps `fresh` that repeat some of these cells on new seeds. `names` maps a
-    configuration, as a string, to the name of its cell in the first sweep. The best cells of the
-    first sweep were selected by their runs, so these runs look too good. Repeated cells are
-    therefore judged only by the new seeds; their first runs are shown, but do not count."""
+    """A sweep and the sweeps that confirm it, read as one study. The sweep `first` has `cells`
+    cells; the sweeps `fresh` repeat some or all of these cells on new seeds. `names` maps the
+    configuration of each repeated cell, as a string, to the name of its cell in the first sweep.
+    The report shows the first runs of a repeated cell, but judges the cell only by its new runs.
+    (Cells are repeated because their first runs were good, partly by chance.)"""
 
     first: str
     cells: int
@@ -319,21 +305,20 @@ class Confirmed(NamedTuple):
     seed_field: str
 
     def cell(self, placed: Placed) -> str | None:
-        """Return the name of a run's cell if it was repeated."""
+        """Return the name of a run's cell in the first sweep; None if it was not repeated."""
         return self.names.get(_place(placed, self.seed_field))
 
 
 def _place(placed: Placed, seed_field: str) -> str:
-    """Return the configuration of a run without its seed, as a text."""
     config = {key: value for key, value in placed.config.items() if key != seed_field}
     return as_text(config)
 
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:
-    """Return the sweeps as one study if all sweeps except one, the first, repeat cells of the first
-    sweep, on new seeds and with the same recipe; else None. A repeating sweep must have been
-    launched after the first sweep, or have the name of the first sweep with the suffix `-confirm`.
-    If all cells are repeated, only the name counts."""
+    """Return the study of a first sweep and the sweeps that repeat its cells on new seeds and with
+    the same recipe. Return None if there is no such first sweep. A repeating sweep must be newer
+    than the first sweep, or have its name with the suffix `-confirm`. If all cells are repeated, it
+    must have the suffix."""
     recipes = {source.plan and source.plan.recipe.reference for source in sources}
     if len(sources) < 2 or len(recipes) > 1 or None in recipes:
         return None
@@ -358,8 +343,6 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
 
 
 def _named(source: Source, first: Source) -> bool:
-    """Return whether a sweep has the name of the first sweep with one or several suffixes
-    `-confirm`, as suggested next grids have."""
     after = source.name.removeprefix(first.name)
     return source.name != after and re.fullmatch("(-confirm)+", after) is not None
 
@@ -370,7 +353,7 @@ def _later(source: Source, first: Source) -> bool:
 
 
 class Note(NamedTuple):
-    """A note, and the name of its run; "" for the sweep."""
+    """A note about the run named `run`, or about the sweep if `run` is ""."""
 
     run: str
     text: str
@@ -403,7 +386,6 @@ def read_noted(sources: Sequence[Source]) -> Noted:
 
 
 def _marks_of(source: Source) -> list[tuple[str, Marks]]:
-    """Return (name, marks) for a sweep (with the name "") and each of its runs."""
     if source.sweep is None:
         return []
     names = {placed.run.id: placed.run.name for placed in source.runs}

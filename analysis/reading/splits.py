@@ -33,8 +33,8 @@ def is_training(key: str) -> bool:
 
 
 def same_quantity(first: str, second: str) -> bool:
-    """Return whether two keys measure the same quantity on different questions:
-    `env/all/reward/total` and `test/reward`."""
+    """Return whether two keys measure the same quantity on different questions, as
+    `env/all/reward/total` and `test/reward` do."""
     return _quantity(first) == _quantity(second)
 
 
@@ -47,9 +47,9 @@ def _quantity(key: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
-    """Return the held-out keys that correspond to a training metric, the closest first: the same
-    key under `test/` or a similar prefix, then the same quantity, then an accuracy, a reward or a
-    score. Empty for a held-out metric."""
+    """Return the held-out keys that correspond to a training metric, the best match first: keys
+    with the metric's own name under `test/` or a similar prefix, then keys of the same quantity,
+    then accuracies, rewards and scores. Return no keys for a held-out metric."""
     if is_held_out(metric):
         return ()
     bare = metric.removeprefix("train/").removeprefix("train_")
@@ -62,10 +62,10 @@ def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """Return a family of keys that differ only in their task: `eval/gsm8k/score`,
-    `eval/ifeval/score`. If the metric belongs to a family, return this family, else the largest
-    family of scores or accuracies. A family has at least `FEWEST` keys, and only the first
-    `MOST` are returned. Empty if there is no such family."""
+    """Return a family: at least `FEWEST` keys that differ only in their task, such as
+    `eval/gsm8k/score` and `eval/ifeval/score`. If the metric belongs to a family, return its first
+    `MOST` keys. Otherwise return the first `MOST` keys of the largest family of scores or
+    accuracies; no keys if there is none."""
     groups: dict[tuple[str, str], list[str]] = {}
     for key in sorted(keys):
         above, _, leaf = key.rpartition("/")

@@ -54,8 +54,7 @@ def upper_tail_f(ratio: float, df: float, df_below: float) -> float:
 
 def noncentrality(share: float, df: float, df_below: float, ratio: float) -> float:
     """Return the noncentrality at which an F statistic is below `ratio` with probability
-    `share`. Return 0 if this probability is lower than `share` even for the central F
-    distribution."""
+    `share`. Return 0 if the central F distribution gives a probability of at most `share`."""
     special = _special()
     # `ncfdtr` adds a series whose length grows with the noncentrality, so use an approximation.
     if df * ratio > _LARGE:
@@ -76,9 +75,6 @@ def _rule() -> tuple[Floats, Floats]:
 
 
 def _chi(df: float) -> tuple[Floats, Floats]:
-    """Return points and weights to integrate over an estimated standard deviation with `df`
-    degrees of freedom, as a multiple of the true one. The points cover the range where the
-    density is not negligible."""
     places, weights = _rule()
     middle = math.sqrt(max(df - 1, 0.0) / df)
     low = max(0.0, middle - math.sqrt(_DROP / 2 / df))
@@ -114,8 +110,8 @@ def range_quantile(share: float, means: int, df: float) -> float:
 
 
 def _where(tail: Callable[[float], float], share: float) -> float:
-    """Return the point at which a decreasing function `tail` reaches `share`, by the Illinois
-    method (false position) on its logarithm."""
+    """Return the point at which a decreasing function `tail` reaches `share`. Uses the Illinois
+    method (false position) on the logarithm of `tail`."""
 
     def above(place: float) -> float:
         return math.log(max(tail(place), 1e-300) / share)

@@ -24,8 +24,8 @@ distribution."""
 
 
 class Estimate(NamedTuple):
-    """A difference with its standard error, degrees of freedom, two-sided 95 % Student t
-    interval and p value. If the noise is unknown, all fields except `value` are None."""
+    """A difference or another weighted sum of means, with its standard error, degrees of freedom,
+    two-sided 95 % Student t interval and p value. If the noise is unknown, only `value` is set."""
 
     value: float
     error: float | None = None
@@ -38,9 +38,8 @@ class Estimate(NamedTuple):
 def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Estimate:
     """Return a weighted sum of the means of independent groups, with an interval that allows for
     different variances: the degrees of freedom are Welch and Satterthwaite's (Biometrics Bulletin
-    2(6), 1946, 110-114). For two groups with weights 1 and -1, this is Welch's t test. A group with
-    one value, or with equal values, shows no noise: if such a group has a weight other than 0, the
-    interval is missing."""
+    2(6), 1946, 110-114). For two groups with weights 1 and -1, this is Welch's t test. There is no
+    interval if a group with a nonzero weight has a single value, or only equal values."""
     used = [(g, w) for g, w in zip(groups, weights, strict=True) if w]
     if not used:
         return Estimate(0.0)
@@ -59,8 +58,8 @@ def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Est
 
 
 def student(value: float, error: float, df: float) -> Estimate:
-    """Return the estimate with Student's interval and p value. The interval is missing if the
-    error or the interval is too large for a float."""
+    """Return the estimate with Student's interval and p value. If `error` is 0, or the interval is
+    too large for a float, only `value` is set."""
     reach = student_quantile((1 + CONFIDENCE) / 2, df) * error
     if not error > 0 or not math.isfinite(reach):
         return Estimate(value)
@@ -70,9 +69,9 @@ def student(value: float, error: float, df: float) -> Estimate:
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate | None:
-    """Return the mean of `first` minus `second` over the seeds in both, with the interval of a
-    paired t test. None if no seed is in both. The interval is missing for a single pair, or if all
-    differences are equal."""
+    """Return the mean difference `first` - `second` over the shared seeds, with the interval of a
+    paired t test. Return None without shared seeds. There is no interval for a single shared seed,
+    or if all differences are equal."""
     return paired_with({"": first}, second).get("")
 
 
@@ -118,15 +117,15 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def counted_share(share: float, items: int) -> tuple[float, float]:
-    """Return bounds of a fraction of `items` items if the noise between runs is unknown:
-    Wilson's interval of the whole number of items that is closest to the fraction."""
+    """Return Wilson's interval of a fraction `share` of `items` items, rounded to whole items. Use
+    this interval if the noise between runs is unknown."""
     return wilson(min(max(round(share * items), 0), items), items)
 
 
 def share_bounds(share: float, answers: float, below: float, above: float) -> tuple[float, float]:
-    """Return bounds between 0 and 1 of a fraction of `answers` answers. `below` and `above` are
-    the distances that the bounds of a normal mean would have, in standard errors (Jeffreys'
-    interval: Brown, Cai and DasGupta, *Statistical Science* 16(2), 2001)."""
+    """Return Jeffreys' interval of a fraction `share` of `answers` answers (Brown, Cai and
+    DasGupta, *Statistical Science* 16(2), 2001). Its confidence is that of a normal interval that
+    reaches `below` and `above` standard errors from the mean."""
     right, wrong = share * answers + 0.5, (1 - share) * answers + 0.5
     low = beta_quantile(normal_tail(below), right, wrong) if share > 0 else 0.0
     high = 1 - beta_quantile(normal_tail(above), wrong, right) if share < 1 else 1.0
@@ -134,9 +133,9 @@ def share_bounds(share: float, answers: float, below: float, above: float) -> tu
 
 
 def on_logits(mean: float, reach: float) -> tuple[float, float]:
-    """Return bounds of a fraction `mean`, which must lie strictly between 0 and 1. The symmetric
-    interval `mean` +- `reach` is moved to the logit scale by the delta method, so that the
-    bounds stay between 0 and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
+    """Return bounds of a fraction `mean`, which must lie strictly between 0 and 1. The delta method
+    converts the half-width `reach` to the logit scale, so the bounds also lie between 0 and 1
+    (Agresti, *Categorical Data Analysis*, 3.1.6)."""
     logit, width = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
     return _logistic(logit - width), _logistic(logit + width)
 
@@ -160,9 +159,10 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def pass_at_k(answers: int, right: int, k: int) -> float:
-    """Estimate the probability that at least one of `k` answers to a question is right. The
-    estimate from `answers` answers is unbiased: 1 - C(answers - right, k) / C(answers, k) (Chen
-    et al. 2021, arXiv:2107.03374, equation 1). Raises `ValueError` for fewer answers than `k`."""
+    """Estimate the probability that at least one of `k` answers to a question is right, if `right`
+    of `answers` answers were right. The estimate is unbiased: 1 - C(answers - right, k) /
+    C(answers, k) (Chen et al. 2021, arXiv:2107.03374, equation 1). Raises `ValueError` if `k` is
+    less than 1 or more than `answers`."""
     if not 1 <= k <= answers:
         raise ValueError(f"pass@{k} of {answers} answers")
     return 1.0 - math.comb(answers - right, k) / math.comb(answers, k)

@@ -25,8 +25,9 @@ for more seeds."""
 
 
 def price(data: SweepData) -> float:
-    """Return the factor by which p values are multiplied. It is 1 for a complete sweep that has no
-    added seeds, is no race and confirms no other sweep."""
+    """Return the factor by which p values are multiplied, because the data are analysed repeatedly.
+    The factor is 1 if all runs have ended, no seeds were added, and the sweep is neither a race nor
+    a confirmation."""
     usual = 1 - CONFIDENCE
     levels = [usual]
     if open_runs(data) and data.runs:
@@ -50,8 +51,8 @@ def open_runs(data: SweepData) -> int:
 
 
 def grown_from(data: SweepData) -> int:
-    """Return the smallest number of seeds per cell with which the sweep was launched, if seeds were
-    added later; else 0. For a race, return 0: the statistics of a race allow for added seeds."""
+    """Return the smallest number of seeds per cell of all launches if seeds were added later, else
+    0. Return 0 for a race, because a race has its own levels for added seeds."""
     if data.plan is not None and data.plan.race is not None:
         return 0
     launches = () if data.plan is None else data.plan.launches
@@ -61,5 +62,4 @@ def grown_from(data: SweepData) -> int:
 
 
 def _seeds(data: SweepData) -> int:
-    """Return the largest number of runs of a cell."""
     return max(Counter(run.cell for run in data.runs).values(), default=0)

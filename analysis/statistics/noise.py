@@ -62,15 +62,16 @@ NoiseRule = Literal["auto", "pooled", "own"]
 
 
 class Spread(NamedTuple):
-    """The noise of a cell: its standard deviation between runs, with its degrees of freedom.
-    `answers` is the number of answers per run if the values are shares, else 0."""
+    """The noise of a cell: the standard deviation between its runs, with degrees of freedom. If
+    values are fractions of questions, `answers` is the effective number of answers per run, else
+    0."""
 
     sd: float
     df: float
     answers: float = 0.0
 
     def reach(self) -> float:
-        """Half of the width of Student's interval for a single value."""
+        """Return half of the width of Student's interval for a single run."""
         return self.sd * student_quantile((1 + CONFIDENCE) / 2, self.df)
 
 
@@ -78,17 +79,18 @@ class Spread(NamedTuple):
 class Noise:
     """The noise of a sweep. `kind` is "pooled" (the same variance for all cells), "moderated",
     "own" (a variance for each cell), or "none" (no cell was repeated). `spreads` has the noise of
-    each cell. The noise is estimated from the `repeated` cells of the sweep, and from the
-    `lent_cells` repeated cells of the other sweeps in `lent`. `p` is the p value of the test for
-    equal variances (None if there was no test). `prior` is the common standard deviation of all
-    cells, with `prior_df` degrees of freedom (infinite: the cells' own variances are ignored).
-    `total` is the number of degrees of freedom of all cells. `refused` names sweeps whose noise was
-    requested, but differs and is left out. `noisier` has the noise of cells that share the common
-    noise although their variance is significantly larger (F test at `NOISIER`). `together` is one
-    noise for all cells together. It is set if cells have separate noise although the user did not
-    request this, or if runs failed. `trend` is the axis along which the noise grows or falls.
-    `shares` is set if values are fractions of questions. `seeds` is the noise that cells with the
-    same seed share, if known; `between` is then the noise of a difference between cells."""
+    each cell. The estimate uses `repeated` cells of the sweep and `lent_cells` cells of the other
+    sweeps `lent`; each of these cells has several runs. `p` is the p value of the test for equal
+    variances (None: no test). `prior` is the common standard deviation of all cells, with
+    `prior_df` degrees of freedom (infinite: the cells' own variances are ignored). `total` is the
+    number of degrees of freedom of all cells. `refused` names other sweeps that the user requested,
+    but whose noise differs. `noisier` has the own noise of cells whose variance is significantly
+    larger (F test at `NOISIER`), although they share their noise in `spreads`. `together` is one
+    noise for all cells. It is set if the test rejects a shared noise, if too few cells were
+    repeated, or if runs failed. `trend` is the axis along which the noise grows or falls ("":
+    none). `shares` is set if values are fractions of questions. If the effect of a seed on all
+    cells could be estimated, `seeds` is its noise and `between` the noise of a difference between
+    cells."""
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]
@@ -110,7 +112,7 @@ class Noise:
 
     @property
     def shared(self) -> bool:
-        """Whether cells share their noise."""
+        """Whether `kind` is "pooled" or "moderated"."""
         return self.kind in ("pooled", "moderated")
 
     def of(self, cell: str) -> Spread | None:
@@ -118,15 +120,14 @@ class Noise:
         return self.spreads.get(cell)
 
     def largest(self, cell: str) -> Spread:
-        """Return the largest noise that the cell may have: the noise in comparisons, the noise in
-        `noisier`, or the noise of all cells together."""
+        """Return the largest noise of a cell in `spreads`, `noisier` and `together`."""
         spreads = (self.of(cell), self.noisier.get(cell), self.together)
         return max((s for s in spreads if s is not None), key=Spread.reach)
 
     def of_chosen(self, cell: str) -> Spread | None:
-        """Return the noise for the interval of a cell that was chosen as the best: the noise in
-        `noisier` or else in `spreads`, but at least `together` if this is set. None if the noise
-        of the cell is unknown."""
+        """Return the noise for the interval of a cell that was chosen as the best: its noise in
+        `noisier`, else in `spreads`; or `together`, if that is larger. Return None if the cell has
+        no noise."""
         spread = self.noisier.get(cell) or self.of(cell)
         if spread is None or self.together is None:
             return spread
@@ -136,11 +137,9 @@ class Noise:
         self, groups: Sequence[tuple[str, Sequence[float]]], weights: Sequence[float]
     ) -> Estimate:
         """Return a weighted sum of the means of cells, with its interval. `groups` has (name,
-        values) for each cell, on the scale of the comparison. The degrees of freedom are
-        Satterthwaite's, but at most `total`. Means with moderated variances have t
-        distributions, whose variance is larger than the moderated variance; the error of a sum
-        allows for this. The interval is missing if the noise of a cell with a weight other than
-        0 is unknown."""
+        values) for each cell, in the units of the noise. The degrees of freedom are Satterthwaite's
+        (at most `total` for shared noise). There is no interval if a cell with a nonzero weight has
+        unknown noise."""
         if self.between is not None and self.seeds is not None:
             return _with_seeds(self.between.contrast(groups, weights), self.seeds, groups, weights)
         used = [(n, v, w) for (n, v), w in zip(groups, weights, strict=True) if w]
@@ -195,11 +194,10 @@ def fit_noise(
     shares: bool = False,
 ) -> Noise:
     """Estimate the noise of cells from their values. `rule` says whether the cells share their
-    noise. `lent` maps other sweeps to their cells, from which the noise is estimated too. With
-    other sweeps, one repeated cell is enough, since the user vouches for their noise. If the
-    variances then differ significantly, the other sweeps are left out. `axes` maps each ordered
-    axis to the positions of the cells; the noise may have a trend along one axis. Set `shares` if
-    values are fractions of questions."""
+    noise. `lent` maps other sweeps to the values of their cells, which are used too. If the
+    variances of all these cells differ significantly, the other sweeps are left out. `axes` maps
+    each ordered axis to the positions of the cells; the noise may have a trend along one axis. Set
+    `shares` if values are fractions of questions."""
     measured = {name: list(values) for name, values in groups.items() if values}
     lenders = {name: dict(cells) for name, cells in (lent or {}).items()}
     borrowed = [v for cells in lenders.values() for v in cells.values() if len(v) > 1]
@@ -218,8 +216,6 @@ def fit_noise(
 
 
 def _wider(df: float) -> float:
-    """Return the variance of Student's t with `df` degrees of freedom, or with 4 if `df` is
-    smaller."""
     return max(df, 4.0) / (max(df, 4.0) - 2)
 
 
@@ -238,8 +234,6 @@ def _share(
     least: int,
     axes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Noise | None:
-    """Return the shared noise. If the test rejects equal variances, return each cell's own
-    noise. Return None if fewer than `least` cells were repeated, or all variances are 0."""
     local = {name: values for name, values in groups.items() if len(values) > 1}
     repeated = [*local.values(), *borrowed]
     if len(repeated) < max(least, 1):
@@ -294,10 +288,9 @@ def _trend(
     dfs: Floats,
     axes: Mapping[str, Mapping[str, float]],
 ) -> _Trend | None:
-    """Return the most significant trend of variances along an axis, if it is significant by a t
-    test of the weighted slope of log variance on position, at 5 % / number of axes. A
-    significant `TOWARD` axis has priority. If the logarithms scatter more around the line than
-    chi-squared variances would, the standard error grows in proportion."""
+    """Return the most significant trend of the variances along an axis; None if no trend is
+    significant. The test is a t test of the weighted slope of log variance on position, at
+    5 % / number of axes. A significant `TOWARD` axis has priority."""
     if len(repeated) < FEW or len(variances) > len(repeated):
         return None
     weights = 1 / np.asarray(trigamma(dfs / 2))
@@ -336,10 +329,9 @@ def _of_shares(
     least: int,
 ) -> Noise | None:
     """Return the noise of fractions: the variance of a cell is p(1 - p) times a factor that all
-    cells share. The factor is a ratio of sums, so cells without any right answer do not distort
-    it. To compute p, a right and a wrong answer are added to each cell. The equality of
-    variances is tested only if counts are large enough; if it is rejected, each cell gets its
-    own noise."""
+    cells share. To compute p, a right and a wrong answer are added to each cell. The equality of
+    variances is tested only if counts are large enough. If it is rejected, each cell gets its own
+    noise. Return None if too few cells were repeated, or the factor is 0."""
     local = {name: values for name, values in groups.items() if len(values) > 1}
     repeated = [*local.values(), *borrowed]
     if len(repeated) < least:
@@ -365,8 +357,6 @@ def _of_shares(
 
 
 def _with_answers(noise: Noise, groups: Mapping[str, Sequence[float]]) -> Noise:
-    """Return `noise` with the number of answers per run."""
-
     def counted(name: str, spread: Spread) -> Spread:
         share = math.fsum(groups[name]) / len(groups[name])
         return spread._replace(answers=share * (1 - share) / spread.sd**2)
@@ -378,8 +368,6 @@ def _with_answers(noise: Noise, groups: Mapping[str, Sequence[float]]) -> Noise:
 def _noisier(
     names: Sequence[str], variances: Floats, dfs: Floats, unit: float
 ) -> dict[str, Spread]:
-    """Return the cells whose variance is significantly larger than the pooled variance of all
-    other cells."""
     squares, total = float(dfs @ variances), float(dfs.sum())
     noisier: dict[str, Spread] = {}
     for name, variance, df in zip(names, variances.tolist(), dfs.tolist(), strict=False):
@@ -424,8 +412,8 @@ def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) ->
 def with_failed(
     noise: Noise, groups: Mapping[str, Sequence[float]], failed: Mapping[str, int], worst: float
 ) -> Noise:
-    """Return the noise with the `worst` value in place of each failed run, for the interval of
-    the best cell. If the worst runs fail, the remaining runs look too similar."""
+    """Return `noise` with a `together` that counts each failed run as a run with the value
+    `worst`. Return `noise` unchanged if no run failed, or if no noise is known."""
     filled = {name: [*v, *[worst] * failed.get(name, 0)] for name, v in groups.items() if v}
     repeated = [values for values in filled.values() if len(values) > 1]
     if not any(failed.values()) or not repeated or not noise.spreads:
@@ -440,11 +428,10 @@ def with_failed(
 
 def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
     """Return the noise of cells that all had the same seeds. `cells` maps cells to their values by
-    seed. By a two-way analysis of variance, the effect that a seed has on all cells is subtracted
-    from the noise of differences. This is done only if seeds differ by an F test, whose result does
-    not depend on the ranking, and if residuals have the same variance in all cells. Otherwise, if a
-    cell lacks a seed, or if the noise is estimated from other sweeps too, or the user requested own
-    noise, return `noise` unchanged."""
+    seed. A two-way analysis of variance subtracts the effect of a seed on all cells from the noise
+    of differences. Return `noise` unchanged if cells have different seeds, if seeds do not differ
+    by an F test, or if residuals have different variances in different cells. Noise that uses other
+    sweeps, or the rule "own", is also returned unchanged."""
     seed_sets = {tuple(sorted(by_seed)) for by_seed in cells.values()}
     if noise.rule == "own" or noise.lent or len(seed_sets) != 1 or len(cells) < 2:
         return noise
@@ -489,8 +476,6 @@ def _with_seeds(
     groups: Sequence[tuple[str, Sequence[float]]],
     weights: Sequence[float],
 ) -> Estimate:
-    """Add the noise that seeds add to all cells to the estimate of a weighted sum. This noise
-    cancels if the weights sum to 0, as in a difference."""
     whole = abs(math.fsum(weights))
     if estimate.error is None or estimate.df is None or whole < 1e-9 * math.fsum(map(abs, weights)):
         return estimate

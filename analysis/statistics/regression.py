@@ -42,9 +42,9 @@ _PLACES = np.linspace(0.05, 0.95, 19)
 
 @dataclass(frozen=True)
 class Column:
-    """The columns of an axis in the model. `at` has the input of each cell: the value scaled to
-    -1 ... 1 for a numeric axis, else the position of the value in `names`. `low` and `high` are
-    the ends of the axis. The slope may change at `knots`."""
+    """The columns of an axis in the model. `at` has the input of each cell: for a numeric axis, the
+    value scaled to -1 ... 1; for any other axis, the position of the value in `names`. A numeric
+    axis reaches from `low` to `high`, and its slope may change at `knots`."""
 
     key: str
     names: tuple[str, ...]
@@ -71,9 +71,8 @@ class Column:
         return self._raw(at) - self._middle
 
     def steps(self, at: Floats) -> Floats:
-        """Return a matrix with a column for each knot: a step from 0 to 1 at the knot, minus its
-        mean over the cells. If a knot moves, the curve changes in proportion to the knot's
-        column and its change of slope."""
+        """Return a matrix with a column for each knot: a step from 0 to 1 at the knot, minus the
+        mean of the step over the cells."""
         knots = np.array(self.knots)
         return (at[:, np.newaxis] > knots) * 1.0 - (self.at[:, np.newaxis] > knots).mean(axis=0)
 
@@ -96,10 +95,9 @@ class Column:
 
 
 def log_spread(values: Sequence[float]) -> bool:
-    """Return whether positive numbers are spaced more evenly on a log scale than on a linear scale.
-    On each scale, the largest distance from an even spacing is measured (as in the
-    Kolmogorov-Smirnov statistic). For two numbers, return whether their ratio is at least 3. Return
-    False for a single number, and if any number is not positive."""
+    """Return whether positive numbers are spaced more evenly on a log scale than on a linear scale,
+    by their largest distance from even spacing. For two numbers, return whether their ratio is at
+    least 3. Return False for a single number, and if any number is not positive."""
     distinct = np.unique(np.asarray(values, dtype=float))
     if len(distinct) < 2 or distinct[0] <= 0:
         return False
@@ -114,8 +112,8 @@ def _unevenness(values: Floats) -> float:
 
 
 def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column | str:
-    """Return the columns of an axis, or a string that says why it cannot have any. `numbers` has
-    the values if all are numbers."""
+    """Return the columns of the axis `key`, or the reason why the model cannot have this axis.
+    `texts` has the values of the cells; `numbers` has them as numbers, or is empty."""
     if numbers:
         values = np.asarray(numbers, dtype=float)
         low, high = float(values.min()), float(values.max())
@@ -158,8 +156,8 @@ class Fit:
         raise IndexError(index)
 
     def part(self, index: int, at: Floats) -> tuple[Floats, Floats]:
-        """Return the effect of an axis at the inputs `at`, relative to the overall mean, and the
-        standard error of the sum of this effect and the mean."""
+        """Return the sum of the overall mean and the effect of an axis at the inputs `at`, with
+        the standard error of this sum."""
         place = self.place(index)
         terms = self.columns[index].terms(at)
         chosen = [0, *range(place.start, place.stop)]
@@ -181,7 +179,7 @@ class Fit:
 
     def alone(self, index: int, *, without_own: bool = False) -> Floats:
         """Return the effect of an axis at each cell. With `without_own`, the effect at a cell is
-        fitted without that cell."""
+        estimated from the other cells."""
         place = self.place(index)
         terms = self.design[:, place]
         part: Floats = terms @ self.weights[place]
@@ -204,8 +202,8 @@ class Fit:
         return self.y - rows @ solved
 
     def squares(self, index: int) -> tuple[float, int]:
-        """Return the increase of the sum of squared residuals if an axis is removed, and the
-        number of its terms."""
+        """Return two numbers: the increase of the sum of squared residuals if an axis is removed,
+        and the number of columns of this axis."""
         place = self.place(index)
         rest = self._without(place)
         solved: Any = np.linalg.lstsq(rest, self.y, rcond=None)[0]
@@ -217,8 +215,8 @@ class Fit:
         return np.hstack([self.design[:, : place.start], self.design[:, place.stop :]])
 
     def dealt(self, index: int, deals: int = DEALS) -> float:
-        """Return the p value of an axis: the fraction of permutations of its values that explain
-        at least as much as the real values."""
+        """Return the p value of an axis: the fraction of random permutations of the axis values
+        over the cells that explain as much as the real order, or more."""
         rng = np.random.default_rng([7, index, len(self.y)])
         place = self.place(index)
         # Deal often enough that the smallest possible p, times the number of axes, is significant.
@@ -236,11 +234,10 @@ class Fit:
     def products(
         self, pairs: Sequence[tuple[int, int]], level: float
     ) -> dict[tuple[int, int], float]:
-        """Return a dict from each pair of axes to the p value of their product, i.e. of the claim
-        that the effect of one axis depends on the other. p values are corrected for all pairs by
-        the largest statistic (Westfall and Young). A product that is significant at `level` joins
-        the model before the remaining products are tested, since other products would otherwise
-        seem significant in its place."""
+        """Return a dict from each pair of axes to the p value of their product. A small p value
+        means that the effect of one axis depends on the other. p values are corrected for all
+        pairs by the largest statistic (Westfall and Young). A product that is significant at
+        `level` joins the model before the remaining products are tested."""
         design, strengths = self.design, dict[tuple[int, int], float]()
         while len(strengths) < len(pairs):
             missing = [pair for pair in pairs if pair not in strengths]
@@ -273,14 +270,12 @@ class Fit:
         ]
 
     def slope(self, index: int) -> Floats:
-        """Return an axis as a single column, for products."""
+        """Return the centered inputs of an axis, which are the factors of products."""
         column = self.columns[index]
         return column.at - column.at.mean()
 
 
 def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
-    """Return the sum of squares that `terms` explain of the residuals, divided by the
-    unexplained sum of squares. Each of the terms is a matrix with a row for each cell."""
     rest = terms - q @ (q.T @ terms)
     squares = np.swapaxes(rest, 1, 2) @ rest
     shared = np.swapaxes(rest, 1, 2) @ left
@@ -290,17 +285,15 @@ def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
 
 
 def _strength(rows: Floats, left: Floats, df: int) -> Floats:
-    """Return the squared t statistic of each row (a unit vector) for each column of residuals."""
     shared = (rows @ left) ** 2
     rest = np.maximum(np.sum(left**2, axis=0) - shared, 1e-300)
     return shared / rest * (df - 1)
 
 
 def bent(model: Fit) -> Fit:
-    """Add knots to the axes along which the residuals of a model still bend. Each knot is put
-    where it explains most, as long as an F test is significant at (1 - `CONFIDENCE`) / number of
-    curved axes. Without knots, the curve is a parabola, whose band would miss a loss that rises
-    steeply at one end."""
+    """Add knots to the axes along which a parabola does not fit the cells, at most `_KNOTS` per
+    axis. Each knot is put where it improves the fit most, and is kept if an F test is significant
+    at (1 - `CONFIDENCE`) / number of curved axes."""
     curved = [i for i, column in enumerate(model.columns) if column.numeric and column.curved]
     for index in curved * _KNOTS:
         more = one_more_knot(model, index)
@@ -314,8 +307,8 @@ def bent(model: Fit) -> Fit:
 
 
 def one_more_knot(model: Fit, index: int) -> Fit | None:
-    """Add a knot to axis `index`, at the value where the fit improves most. Return None if the axis
-    is not curved, or if there are too few cells."""
+    """Return the model with one more knot on axis `index`, at the value where the fit improves
+    most. Return None if the axis is not curved, or if no fit with another knot is possible."""
     column = model.columns[index]
     if not (column.numeric and column.curved) or 2 * (model.design.shape[1] + 1) > len(model.y):
         return None
@@ -326,9 +319,8 @@ def one_more_knot(model: Fit, index: int) -> Fit | None:
 
 
 def _moved(model: Fit, index: int) -> Fit:
-    """Return the model with the knots of an axis moved to where they explain most (Muggeo,
-    Statistics in Medicine 22(19), 2003): the coefficient of a step at a knot, divided by its change
-    of slope, is the distance to move."""
+    """Return the model with the knots of an axis moved to where the fit is best (Muggeo,
+    Statistics in Medicine 22(19), 2003)."""
     for _ in range(_STEPS):
         column = model.columns[index]
         bends = model.weights[model.place(index)][-len(column.knots) :]

@@ -55,10 +55,9 @@ in 95 % of sweeps."""
 
 class Summary(NamedTuple):
     """A summary of a cell's values, one for each seed. `low` and `high` bound the mean with
-    `CONFIDENCE`. If no noise is given, `low` and `high` are None at n = 1, and if all values are
-    equal, since identical values do not show the noise between seeds. At n = 0 all other fields are
-    None. `sd` (with n - 1) is also None at n = 1. On the log scale, `mean` and its bounds are for
-    the geometric mean, and `sd` is the standard deviation of the natural logarithms."""
+    `CONFIDENCE`; they are None if the noise is unknown. `sd` is the sample standard deviation (None
+    at n = 1). At n = 0 all other fields are None. On the log scale, `mean`, `low` and `high` are
+    for the geometric mean, and `sd` is the standard deviation of the natural logarithms."""
 
     n: int
     mean: float | None
@@ -75,9 +74,9 @@ class Summary(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """How the best cell was selected: from `cells` possible cells; with `sign` 1, smaller is
-    better. `share` is the confidence of the bound on the worse side. It is higher in some cases,
-    for example if the cell is only just ahead, because chance has then probably helped."""
+    """The cell `name` and its selection as the best of `cells` cells. With `sign` 1, smaller is
+    better. `share` is the confidence of the bound on the worse side of the interval: the upper
+    bound with `sign` 1. See `confidence` for the cases with a higher `share`."""
 
     name: str
     cells: int
@@ -85,8 +84,7 @@ class Chosen(NamedTuple):
     share: float = CONFIDENCE
 
     def reach(self, df: float) -> float:
-        """Return the distance from the estimate to the bound on the worse side, in standard
-        errors."""
+        """Return the distance from the mean to the bound on the worse side, in standard errors."""
         if self.cells < 2:
             return _student(df)
         return max(maximum_quantile(self.share, self.cells, df), _student(df))
@@ -94,13 +92,12 @@ class Chosen(NamedTuple):
 
 class Comparison(NamedTuple):
     """A cell compared with the best cell. `difference` is the mean of the cell minus the mean of
-    the best cell; on the log scale, of natural logarithms. `error` is the standard error of the
-    difference, with `df` degrees of freedom. `family` is the number of compared cells, including
-    the best. `p` belongs to the claim that the cell is not the best, and is adjusted for the choice
-    of the best among all cells. `reach` is the distance of the bounds from the difference, in
-    standard errors. `most` is the largest possible difference of two values of the metric (1 for a
-    fraction). `doubt` is the distance of the bounds if the two cells have the largest noise that
-    they may have."""
+    the best cell (on the log scale, means of natural logarithms). `error` is the standard error of
+    the difference, with `df` degrees of freedom. `family` is the number of compared cells,
+    including the best. A small `p` means that the cell is not the best; `p` allows for the
+    selection of the best cell. `reach` is the half-width of the interval in standard errors. `most`
+    is the largest possible difference of two values (1 for a fraction). `doubt` is the half-width
+    of the interval with the largest noise of both cells (see `Noise.largest`)."""
 
     difference: float
     error: float
@@ -114,7 +111,7 @@ class Comparison(NamedTuple):
 
     @property
     def told_apart(self) -> bool:
-        """Whether the difference is beyond the noise, at 1 - `CONFIDENCE`."""
+        """Whether `p` is at most 1 - `CONFIDENCE`."""
         return self.p <= 1 - CONFIDENCE
 
     @property
@@ -124,15 +121,14 @@ class Comparison(NamedTuple):
 
     @property
     def beyond(self) -> bool:
-        """Whether the simultaneous interval excludes 0 by a fifth of its half-width, and the
-        interval with the largest noise that the two cells may have excludes 0. Without the reserve
-        of a fifth, the claim would be false more often than any other claim of the report."""
+        """Whether the difference is larger than `_SPARE` times the half-width of its interval,
+        and larger than `doubt`."""
         return abs(self.difference) > max(_SPARE * self.reach * self.error, self.doubt)
 
     def interval(self) -> tuple[float, float]:
-        """Return the bounds of the difference, or of the ratio on the log scale. They hold with
-        `CONFIDENCE` for all cells simultaneously, and are cut where they would contradict the
-        test."""
+        """Return the bounds of the difference, or of the ratio on the log scale. The bounds of all
+        cells hold simultaneously with `CONFIDENCE`. A bound that contradicts `told_apart` is moved
+        to no difference."""
         reach = self.reach * self.error
         low = max(self.difference - reach, -self.most)
         high = min(self.difference + reach, self.most)
@@ -143,7 +139,6 @@ class Comparison(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _student(df: float) -> float:
-    """Return half of the width of Student's interval, in standard errors."""
     return student_quantile((1 + CONFIDENCE) / 2, df)
 
 
@@ -182,7 +177,6 @@ def summarise(
 def _bounded(
     summary: Summary, mean: float, spread: Spread, reaches: tuple[float, float], scale: Scale
 ) -> Summary:
-    """Return a summary with bounds that are `reaches` standard errors below and above the mean."""
     error = spread.sd / summary.n**0.5
     below, above = reaches
     if spread.answers:
@@ -195,10 +189,9 @@ def _bounded(
 def summarise_chosen(
     values: Sequence[float], scale: Scale, noise: Noise, chosen: Chosen
 ) -> Summary:
-    """Return the summary of a cell that was selected as the best, probably with the help of chance.
-    If `chosen.cells` cells are equally good, the best measured mean is better than the true mean of
-    its cell by more than the distance to the bound on the worse side with a probability of at most
-    1 - `chosen.share`. The other bound is Student's."""
+    """Return the summary of a cell that was selected as the best. Its measured mean is probably too
+    good, so the bound on the worse side is at least as far away as Student's. This bound holds with
+    a probability of `chosen.share` or more, even if all `chosen.cells` cells are equally good."""
     spread = noise.of_chosen(chosen.name)
     summary = summarise(values, scale, spread)
     if spread is None:
@@ -222,10 +215,10 @@ def against_best(
     scale: Scale = "linear",
     price: float = 1.0,
 ) -> dict[str, Comparison]:
-    """Compare `best` with every other cell of known noise; these cells are the family of tests.
-    With `sign` 1, smaller is better. The dict is empty if the noise of `best`, or of all other
-    cells, is unknown. On the log scale all values must be positive. p values are multiplied by
-    `price`, which corrects for repeated analyses of the data."""
+    """Return a dict from each other cell with known noise to its comparison with `best`. With
+    `sign` 1, smaller is better. The dict is empty if the noise of `best`, or of all other cells, is
+    unknown. On the log scale all values must be positive. p values are multiplied by `price`, which
+    corrects for repeated analyses of the data."""
     noise = noise.between or noise
     cells = {
         name: _Mean.of(on_scale(v, scale), s) for name, v in groups.items() if (s := noise.of(name))
@@ -263,21 +256,22 @@ def against_best(
 def confidence(
     comparisons: Mapping[str, Comparison], noise: Noise, runs: Sequence[int], *, failed: bool
 ) -> float:
-    """Return the confidence of the bound on the worse side of the best cell. `runs` has the number
-    of values of each cell, and `failed` says whether failed runs may have been the worst."""
+    """Return the confidence for `Chosen.share`. It is higher than `CONFIDENCE` if the best cell is
+    only just ahead, if runs `failed` (perhaps the worst ones), or if collapses may have been
+    missed. `runs` has the number of values of each cell."""
     share = _JUST if only_just(comparisons) else CONFIDENCE
     share = max(share, _FAILED if failed else 0.0)
     return max(share, _HIDDEN if may_hide_collapse(noise, runs) else 0.0)
 
 
 def may_hide_collapse(noise: Noise, runs: Sequence[int]) -> bool:
-    """Return whether there are so few repeated cells, and so few runs per cell, that runs may
-    sometimes collapse although none of these did."""
+    """Return whether fewer than `FEW` cells were repeated and every cell has fewer than `_ENOUGH`
+    runs. Collapses of some further runs are then possible, even if no run has collapsed so far."""
     return noise.repeated + noise.lent_cells < FEW and max(runs, default=0) < _ENOUGH
 
 
 def only_just(comparisons: Mapping[str, Comparison]) -> bool:
-    """Return whether the best cell leads all other cells, but is only just ahead: the largest p is
+    """Return whether the best cell leads all other cells significantly, but one of them with a p
     above `_SURE`. Chance has then probably contributed to the lead."""
     return (
         bool(comparisons)
@@ -286,9 +280,9 @@ def only_just(comparisons: Mapping[str, Comparison]) -> bool:
 
 
 def contenders(comparisons: Mapping[str, Comparison], rivals: Iterable[str]) -> int:
-    """Return the number of cells that might have been selected as the best: the best cell, cells
-    that a lenient test does not exclude, and cells that were not compared. If the best is only
-    just ahead, return the number of all cells."""
+    """Return the number of cells that might have been selected as the best: the best cell, and the
+    `rivals` with a p above `_NO_CHANCE` or without a comparison. If the best is only just ahead,
+    count all `rivals`."""
     rivals = list(rivals)
     if only_just(comparisons):
         return 1 + len(rivals)
@@ -306,8 +300,8 @@ class _Mean(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """The tests of all cells against the best: the number of cells, including the best; `sign` and
-    `scale` as in `against_best`; and the level of the tests."""
+    """The tests of all cells against the best. `cells` is the number of cells, including the best;
+    `level` is the significance level of the tests."""
 
     cells: int
     sign: float
@@ -316,7 +310,6 @@ class _Family(NamedTuple):
 
 
 def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
-    """Return comparisons with shared noise. The bounds are Tukey and Kramer's."""
     chances = _not_the_best(cells, best, family.sign)
     comparisons: dict[str, Comparison] = {}
     for name, cell in cells.items():
@@ -331,12 +324,6 @@ def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[st
 
 
 def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[str, float]:
-    """Return a dict from cell to the p value of the hypothesis that this cell is the best. Under
-    the hypothesis, the closest fit to the measured means gives one common mean to the cell and to
-    the cells above that mean. For a given set of cells above the common mean, the weighted sum of
-    the squared distances from the common mean is at most chi-squared, with as many degrees of
-    freedom as the set has cells. Cells with a better mean than the best cell, which were held back
-    because runs failed, are left out."""
     unit = max(cell.spread.sd for cell in (best, *cells.values()))
     order = sorted(cells, key=lambda name: sign * cells[name].value)
     ranked = [best, *(cells[name] for name in order)]
@@ -363,8 +350,6 @@ def _all_apart(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict
 
 
 def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
-    """Return Welch's comparison of two cells that each have their own noise, with Bonferroni's
-    bound."""
     difference, error, a, b = _distance(cell, best)
     df = (a + b) ** 2 / (a**2 / cell.spread.df + b**2 / best.spread.df)
     df, rivals = min(df, _WELCH * (cell.spread.df + best.spread.df)), family.cells - 1
@@ -376,15 +361,12 @@ def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
 
 
 def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
-    """Return the distance of two means, its standard error, and the two parts of the squared
-    error, all in the same unit."""
     unit = max(cell.spread.sd, best.spread.sd)
     a, b = ((mean.spread.sd / unit) ** 2 / mean.n for mean in (cell, best))
     return cell.value - best.value, math.sqrt(a + b) * unit, a, b
 
 
 def _at_least_of_two(comparison: Comparison, sign: float) -> Comparison:
-    """Raise the p of a comparison to at least the p of the two cells alone."""
     return comparison._replace(p=max(comparison.p, _pair(comparison, sign)))
 
 

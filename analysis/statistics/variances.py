@@ -15,9 +15,8 @@ _DRAWS = 9999
 
 
 class Split(NamedTuple):
-    """A split of the cells into two groups. In `close` cells, the range of the runs' values is
-    small; in `wide` cells, it is large. `factor` is the smallest of the large ranges divided by
-    the largest of the small ranges."""
+    """The number of `close` cells, whose values have small ranges, and of `wide` cells with large
+    ranges. `factor` is the smallest large range divided by the largest small range."""
 
     close: int
     wide: int
@@ -25,10 +24,10 @@ class Split(NamedTuple):
 
 
 def split_noise(groups: Sequence[Sequence[float]]) -> Split | None:
-    """Return the split if the ranges of repeated cells fall into two groups, else None. Two
-    groups are separated by a gap: neighbouring ranges differ by a factor of at least 4, with at
-    least a fifth of the cells, and at least two cells, on either side. Normal noise has such
-    gaps too, so check `Noise.p` first. Ranges of 0 are left out."""
+    """Return the split if the ranges of the cells' values fall into two groups, else None. The
+    large ranges must be at least 4 times the small ranges, and each group must have at least two
+    cells and a fifth of all cells. Normal noise can give such groups too, so check `Noise.p`
+    first. Ranges of 0 are left out."""
     widths = sorted(max(g) - min(g) for g in groups if len(g) > 1 and max(g) > min(g))
     enough = max(2, len(widths) // 5)
     if len(widths) < 2 * enough:
@@ -56,7 +55,8 @@ def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def pool(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the result of `squeeze` as if all cells had the same variance."""
+    """Return the result that `squeeze` has for cells with the same true variance: the pooled
+    variance, infinite degrees of freedom, and the pooled variance for each cell."""
     prior = np.asarray(dfs @ variances / dfs.sum())
     return prior, np.asarray(math.inf), np.full_like(variances, prior)
 
@@ -79,7 +79,7 @@ def _either(where: Any, value: Any, fallback: Any) -> Floats:
 
 
 def bartlett(variances: Floats, dfs: Floats) -> Floats:
-    """Return Bartlett's statistic of positive variances along the last axis, with his
+    """Return Bartlett's statistic of positive variances along the last axis, with Bartlett's
     correction."""
     dfs = np.broadcast_to(dfs, variances.shape)
     total = dfs.sum(axis=-1)
