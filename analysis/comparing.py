@@ -35,9 +35,9 @@ _ALL_PAIRS = 15
 @dataclass(frozen=True)
 class Compared:
     """A comparison of the cells of a DataFrame. `best` is the name of the cell with the best mean
-    (None without cells). At a level of 5 %, the cells in `told_apart` differ from the best, and the
-    cells in `tied` do not. On the `scale` "log", means are geometric, and differences are
-    differences of logarithms."""
+    (None without cells). At a level of 5 %, the cells in `told_apart` can be distinguished from the
+    best, and the cells in `tied` cannot. On the `scale` "log", means are geometric, and differences
+    are differences of logarithms."""
 
     metric: str
     goal: str
@@ -83,8 +83,8 @@ def compare(
 ) -> Compared:
     """Compare cells by the column `metric` of a DataFrame that has a row for each run, such as the
     result of `Registry.runs()`. `by` names the columns that define a cell. Without `by`, this is
-    `cell`; `sweep` and `root` are added if there are several sweeps or roots. Only rows with a
-    finite value and the `state` succeeded count. Two cells are also compared by seed if each row
+    `cell`; `sweep` and `root` are added if there are several sweeps or roots. A row counts if its
+    value is finite and its `state` is succeeded. Two cells are also compared by seed if each row
     has a `seed` and no seed occurs twice in a cell. Raises `UsageError` for missing columns and for
     an unknown goal."""
     if goal not in ("minimize", "maximize"):

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """A cell of A and the corresponding cell of B. `difference` is B minus A over all seeds
-    (Welch), `over_seeds` over the seeds that both cells have, on the scale of the comparison. `p`
-    belongs to `difference` and is adjusted for the number of rows (Holm)."""
+    """A cell of sweep A and the corresponding cell of sweep B. `difference` is the mean of B minus
+    the mean of A, on the scale of the comparison. `over_seeds` is the same for the seeds that both
+    cells have (None if there are none). `p` belongs to `difference`, corrected for the number of
+    rows (Holm)."""
 
     name: str
     a: Cell
@@ -42,8 +43,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Versus:
-    """The result of a comparison of two sweeps or two cells. `changed` has the configuration
-    keys that have the same value in all runs of A and another value in all runs of B."""
+    """A comparison of two sweeps or two cells, A and B. `changed` lists the settings with one value
+    in A and another value in B, and other differences such as the code: (name, text for A, text for
+    B)."""
 
     a: str
     b: str
@@ -59,7 +61,7 @@ class Versus:
 
     @property
     def text(self) -> str:
-        """The text for a terminal."""
+        """The comparison as text for a terminal."""
         return "\n".join(map(sanitize, _lines(self)))
 
     @property
@@ -98,11 +100,11 @@ def versus(
     goal: str | None = None,
     at: str | None = None,
 ) -> Versus:
-    """Compare `a` and `b`, two sweeps or two cells (`sweep/cell`; the beginning of a cell's name is
-    enough). Cells of two sweeps are matched by the settings that vary within either sweep. Raises
-    `NotFound` if `a` or `b` does not exist, and `UsageError` if one of the two matches several
-    cells, if `a` is a cell and `b` a sweep or the reverse, if both are the same cell, if there is
-    no metric, or if the sweeps are judged differently."""
+    """Compare two sweeps or two cells. A cell is written as `sweep/cell`; the beginning of its name
+    is enough. Cells of two sweeps are paired if the settings that vary within the sweeps are equal.
+    Raises `NotFound` if `a` or `b` does not exist. Raises `UsageError` if `a` or `b` matches
+    several cells, if only one of them is a cell, if both are the same cell, if there is no metric,
+    or if the sweeps' metrics or their options differ."""
     read = [_read(registry, reference, metric, goal, at) for reference in (a, b)]
     both = zip(settle(*read), (a, b), strict=True)
     left, right = (_side(registry, data, reference) for data, reference in both)
@@ -140,8 +142,6 @@ def versus(
 
 
 def _notes(left: "_Side", right: "_Side") -> Iterator[str]:
-    """Yield a note for each side that the user gave as a run: the whole cell of that run is
-    compared."""
     for letter, side in (("A", left), ("B", right)):
         if side.of_run and side.cell is not None:
             runs = plural(len(side.cell.runs), "run")
@@ -188,7 +188,6 @@ def _side(registry: Registry, data: SweepData, reference: str) -> _Side:
 
 
 def _of_runs(registry: Registry, ranking: Ranking, selector: str) -> list[Cell]:
-    """Return the cells of the runs that `selector` matches."""
     try:
         chosen = {run.id for run in registry.choose([selector])}
     except NotFound:
@@ -226,7 +225,6 @@ def _rows(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> list[Row]:
 
 
 def _overall(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> Estimate | None:
-    """Return the mean of the differences B minus A over the pairs."""
     both = [(a, b) for _, a, b in pairs if a.values and b.values]
     if not both:
         return None
@@ -301,8 +299,6 @@ def _judgement(estimate: Estimate, p: float | None, metric: Metric) -> str:
 
 
 def _doubts(row: Row, metric: str) -> Iterator[str]:
-    """Yield a warning about a cell if some of its runs may have diverged: their last rows lack
-    the metric."""
     for side, cell in (("A", row.a), ("B", row.b)):
         runs = sum(run.missing > 0 and not run.diverged for run in cell.runs)
         if runs:

@@ -14,8 +14,8 @@ from sweeper.results.items import Answer
 
 
 class Prompt(NamedTuple):
-    """An item: the answers of each side (a list of samples), and the mean scores (None if
-    nothing was graded)."""
+    """An item and its answers. `texts` has the answers of each side, and `scores` the mean score of
+    each side (None if an answer was not graded). `right` is the right answer."""
 
     item: str
     prompt: str
@@ -27,9 +27,11 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class Ahead:
-    """A side compared with the first side over `items` items. `difference` is its mean score
-    minus that of the first side; `low` and `high` are the 95 % interval (None for fewer than two
-    items). Only this side solves the items in `gained`, and only the first side those in `lost`."""
+    """A comparison of a side with the first side. `items` is the number of items. `difference` is
+    the mean score of this side minus that of the first side, and `low` and `high` are its 95 %
+    interval (None for fewer than two items). `gained` has the items that this side solves and the
+    first side does not solve. `lost` has the items that the first side solves and this side does
+    not solve."""
 
     name: str
     items: int
@@ -42,8 +44,9 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Sides:
-    """All sides, their mean scores over the items for which all sides have a score, and the
-    comparison of each other side with the first."""
+    """A comparison of several sides. A side is a set of answers, such as those of a checkpoint.
+    `means` are the mean scores of the sides, over the items for which all sides have a score.
+    `against` compares each of the other sides with the first side."""
 
     names: tuple[str, ...]
     prompts: tuple[Prompt, ...]
@@ -76,8 +79,7 @@ class Sides:
 
 
 def compare_sides(answers: Mapping[str, Sequence[Answer]]) -> Sides:
-    """Compare every other side with the first side. Items that some side has not answered are
-    left out."""
+    """Compare the first side with each other side. An item counts if all sides have answered it."""
     names = tuple(answers)
     by_item = [_by_item(answers[name]) for name in names]
     common = [item for item in by_item[0] if all(item in answered for answered in by_item)]
@@ -140,7 +142,7 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.4 
 
 
 def page(sides: Sides) -> str:
-    """Return the comparison as a self-contained HTML page. Items on which sides differ come
+    """Return the comparison as a self-contained HTML page. Items that only some sides solve come
     first."""
     apart = {prompt.item for ahead in sides.against for prompt in (*ahead.gained, *ahead.lost)}
     ordered = sorted(sides.prompts, key=lambda prompt: prompt.item not in apart)
@@ -173,7 +175,8 @@ def _right(text: str) -> str:
 
 
 def lines(sides: Sides) -> list[str]:
-    """Return a summary as lines: the score of each side, and its difference from the first."""
+    """Return a summary as lines: the mean score of each side, and the differences from the first
+    side."""
     count = len(sides.prompts)
     texts = [f"{count} item{'s' * (count != 1)}, answered by {len(sides.names)} sides"]
     for name, mean in zip(sides.names, sides.means, strict=True):

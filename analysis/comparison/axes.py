@@ -41,8 +41,8 @@ _PAIRED = 4
 
 @dataclass(frozen=True)
 class Level:
-    """A value of an axis: its text, its number (None for a value that is not a number), its
-    marginal mean with a 95 % interval, and the number of cells that the mean covers. On a log scale
+    """A value of an axis: its text, its number (None if the value is not a number), and its
+    marginal mean with a 95 % interval. `cells` is the number of cells in the mean. On a log scale,
     the mean is geometric."""
 
     value: str
@@ -64,13 +64,13 @@ class Level:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of the grid. `effect` is the marginal mean of the best value minus the marginal mean
-    of the worst value, on the scale of the comparison. The interval and the p of `effect` are
-    corrected for choosing these two values among all values. On an ordered axis, `ends` is the mean
-    of the last value minus the mean of the first, and `steps` has the differences between
-    neighbouring values. `log` is set if the numbers are spaced by ratios. `matched` is False if no
-    combination of the other settings was measured at every value: the means then include effects of
-    other axes."""
+    """An axis of the grid. `best` and `worst` are the positions of the levels with the best and the
+    worst marginal mean. `effect` is the difference between these two means, on the scale of the
+    comparison; its interval and p are corrected for the number of levels. On an ordered axis,
+    `ends` is the mean of the last level minus the mean of the first level, and `steps` are the
+    differences between neighbouring levels. `log` is set if the numbers are spaced by ratios. If no
+    combination of the other settings was measured at every level, `matched` is False, and the means
+    include effects of other settings."""
 
     key: str
     levels: tuple[Level, ...]
@@ -85,9 +85,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Trend:
-    """An ordered axis whose marginal means improve toward its `side` ("smallest" or "largest"),
-    and whose ends differ beyond the noise. `every` is set if each step improves beyond the
-    noise."""
+    """An ordered axis along which the marginal mean improves at each step, up to the value at
+    `side` ("smallest" or "largest"). The difference between the ends is significant. `every` is set
+    if each step is significant."""
 
     axis: str
     side: str
@@ -97,9 +97,9 @@ class Trend:
 
 @dataclass(frozen=True)
 class Crossing:
-    """An interaction of two axes. The value `first` of `x` is better where `y` is `here`, and
-    the value `second` of `x` is better where `y` is `there`, both beyond the noise. `p` is
-    corrected for all possible comparisons."""
+    """An interaction of two axes, `x` and `y`. Where `y` is `here`, the value `first` of `x` is
+    significantly better than the value `second`. Where `y` is `there`, `second` is significantly
+    better than `first`. `p` is corrected for the number of comparisons."""
 
     x: str
     y: str
@@ -112,9 +112,9 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Grid2:
-    """A table of means with a row for each value of `y` and a column for each value of `x`. Each
-    mean is over all cells with both values (None if there is no such cell). `best_x` is the
-    position of the best `x` in each row."""
+    """A table of means with a row for each value of `y` and a column for each value of `x`. A mean
+    is None if no cell has both values. `best_x` has the position of the best mean in each row (None
+    for an empty row)."""
 
     x: str
     y: str
@@ -126,9 +126,9 @@ class Grid2:
 
 
 def find_axes(ranking: Ranking, sign: float) -> list[Axis]:
-    """Return the axes that have two to `MOST` values among the usable cells, the most important
-    axis first. Cells with a diverged run are not usable, and neither are cells that are
-    `held_back`: the mean of their other runs may be too good."""
+    """Return the axes that have two to `MOST` values among the usable cells, the largest effect
+    first. Cells with a diverged run and cells in `held_back` are not usable, because their means
+    may be too good."""
     cells = usable(ranking)
     axes = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
     return sorted(axes, key=lambda axis: -abs(axis.effect.value))
@@ -164,17 +164,14 @@ def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axi
 
 
 class _Gap(NamedTuple):
-    """The differences between the values of an axis."""
-
     key: str
     groups: Mapping[str, list[Cell]]
     ranking: Ranking
     matched: bool
 
     def between(self, first: str, second: str) -> Estimate:
-        """Return the difference between the marginal means of two values. The interval is
-        missing if the axis is not `matched`: effects of the other settings then add to the
-        noise."""
+        """Return the marginal mean of `first` minus the marginal mean of `second`. There is no
+        interval if the axis is not `matched`."""
         left, right = self.groups[first], self.groups[second]
         if not self.matched:
             return Estimate(_plain_mean(self.ranking, left) - _plain_mean(self.ranking, right))
@@ -191,7 +188,6 @@ def _plain_mean(ranking: Ranking, cells: Sequence[Cell]) -> float:
 
 
 def _blocks(key: str, values: Mapping[str, list[Cell]]) -> set[tuple[tuple[str, str], ...]]:
-    """Return the combinations of the other settings that have a cell at every value of `key`."""
     rests = [{rest(cell, key) for cell in cells} for cells in values.values()]
     return rests[0].intersection(*rests)
 
@@ -207,11 +203,9 @@ def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking
 
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
-    """Return the ordered axes with three or more values along which every step improves, if two
-    differences are significant at 2.5 % / number of matched `axes` (Bonferroni): the difference
-    between the two ends, and the difference between the best end and its neighbour. The difference
-    at the best end is tested because the means stop improving past an optimum. The tests of edges
-    have a level of 2.5 % of their own."""
+    """Return the ordered axes with three or more values along which the marginal mean improves at
+    each step. Two differences must be significant at 2.5 % / number of matched `axes` (Bonferroni):
+    the difference between the ends, and the last step before the best end."""
     trends: list[Trend] = []
     family = 2 * max(sum(axis.matched for axis in axes), 1)
     for axis in axes:
@@ -236,13 +230,10 @@ def _is_beyond_noise(estimate: Estimate, family: int) -> bool:
 def find_crossings(
     ranking: Ranking, axes: Sequence[Axis], sign: float, by: Sequence[str] | None = None
 ) -> list[Crossing]:
-    """Return the pairs of axes in which the best value of `x` depends on `y`: two values of `x`
-    change places, and each of them is better beyond the noise for some value of `y`. Differences
-    within a row are tested by the studentized range of as many means as the row has, and corrected
-    for the numbers of rows and of pairs of axes (Bonferroni). In a sweep without such a dependence,
-    the probability that one is reported is at most 5 %. With `by`, only the dependence on these
-    settings is tested. The grid may be ragged: within a row, cells are compared only at the same
-    other settings."""
+    """Return the interactions in which the best value of an axis `x` depends on another axis `y`.
+    Two values of `x` must change places, and each must be significantly better at some value of
+    `y`. In a sweep without interactions, the probability of a result is at most 5 %. With `by`, `y`
+    is one of these settings. Cells are compared only if all their other settings are equal."""
     if by is None:
         shown = [axis.key for axis in axes if axis.matched][:_PAIRED]
         pairs = [(x, y) for x in shown for y in shown if x != y]
@@ -291,16 +282,13 @@ def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Cro
 def _within(
     ranking: Ranking, left: Mapping[object, Cell], right: Mapping[object, Cell]
 ) -> Estimate | None:
-    """Return the difference between two values of an axis at one value of another axis, over the
-    combinations of the other settings that both values have. None if there is no such
-    combination."""
     both = [(left[key], right[key]) for key in left if key in right]
     return over_pairs(ranking, both) if both else None
 
 
 def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float) -> list[Grid2]:
-    """Return tables of means for pairs of the most important axes, the strongest interaction
-    first."""
+    """Return tables of means for up to `_PAIRS` pairs of the most important axes. The pair with the
+    strongest interaction is first."""
     cells = usable(ranking)
     shown = [axis for axis in axes if axis.matched][:_PAIRED]
     grids = [_pair(x, y, cells, ranking, sign) for x, y in combinations(shown, 2)]
@@ -327,8 +315,8 @@ def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float
 
 
 def _interaction(table: Sequence[Sequence[float | None]]) -> float:
-    """Return the strength of an interaction: the root mean square of what remains of the means
-    after row effects and column effects are subtracted. 0 if a mean is missing."""
+    """Return the strength of an interaction: the root mean square of the means after row and column
+    effects are subtracted. Return 0 if a mean is missing."""
     rows = [[value for value in row if value is not None] for row in table]
     if any(len(row) != len(table[0]) for row in rows):
         return 0.0

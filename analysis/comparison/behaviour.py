@@ -32,11 +32,12 @@ class Example:
 
 @dataclass(frozen=True)
 class CellBehaviour:
-    """Figures of a cell's rollouts; unknown values are None. Three figures are dicts from iteration
-    to value: `signal` is the fraction of groups whose answers differ in reward, `length` the mean
-    number of sampled tokens, `reward` the mean reward. The following figures describe the last
-    iteration: `histogram` of rewards (fractions), `passes` (k -> pass@k over seeds), the fraction
-    `truncated`, and `distinct`, the fraction of different texts among the answers of a group."""
+    """Statistics of a cell's rollouts; unknown values are None. `signal`, `length` and `reward` are
+    dicts from iteration to value: the fraction of groups whose rewards differ, the mean number of
+    sampled tokens, and the mean reward. The other statistics are about the last iteration.
+    `histogram` has the fraction of rewards in each bin. `passes` is a dict from k to pass@k.
+    `truncated` is the fraction of truncated answers. `distinct` is the mean fraction of different
+    answers in a group. `repeated` is the fraction of answers that repeat themselves."""
 
     cell: str
     rollouts: int
@@ -52,8 +53,8 @@ class CellBehaviour:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A question that some cells answer better than other cells, with the mean reward and the
-    answers of each cell."""
+    """A question on which the mean rewards of cells differ. `rewards` maps each cell to its mean
+    reward and its number of answers."""
 
     prompt: str
     reference: str
@@ -74,8 +75,8 @@ class Flag:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """The behaviour of all cells. `low` and `high` are the ends of the histograms. `split` is
-    the judged split of the rollouts."""
+    """The behaviour of all cells. The histograms go from `low` to `high`. `split` is the split
+    whose rollouts were examined."""
 
     split: str
     cells: tuple[CellBehaviour, ...]
@@ -87,7 +88,7 @@ class Behaviour:
 
 
 def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
-    """Judge the rollouts of a sweep; None if it has no rollouts."""
+    """Examine the rollouts of a sweep. Return None if there are no rollouts."""
     splits = sorted({rollout.split for run in data.runs for rollout in run.rollouts})
     if not splits:
         return None
@@ -113,7 +114,6 @@ def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
 
 
 def _final(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Return the rollouts of the last iteration."""
     end = max((rollout.iteration for rollout in rollouts), default=0)
     return [rollout for rollout in rollouts if rollout.iteration == end]
 
@@ -126,7 +126,6 @@ def _groups(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
 
 
 def _limit(run: RunData, data: SweepData) -> int | None:
-    """Return a run's `max_tokens`, or else the recipe's default."""
     value = run.config.get("max_tokens")
     if value is None and data.plan is not None:
         value = data.plan.recipe.takes.get("max_tokens", {}).get("default")
@@ -162,8 +161,6 @@ def _known_mean(values: Iterable[float | None]) -> float | None:
 
 
 def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]:
-    """Return a dict from iteration to the mean over runs of `judge(rollouts of the run)`.
-    Iterations that at most half of the runs have are left out."""
     collected: dict[int, list[float]] = {}
     for rollouts in runs:
         by_iteration: dict[int, list[Rollout]] = {}
@@ -206,8 +203,6 @@ def _histogram(runs: Sequence[list[Rollout]], ends: tuple[float, float]) -> tupl
 
 
 def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
-    """Return a dict from k (1, 2, 4, ...) to pass@k over the runs. A run's pass@k is the mean
-    over its questions. The dict is empty if it is unknown whether an answer is correct."""
     by_k: dict[int, list[float]] = {}
     for rollouts in runs:
         groups = list(_groups(rollouts).values())
@@ -222,8 +217,8 @@ def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
 
 
 def _cut(rollouts: Sequence[Rollout], limit: int | None) -> float | None:
-    """Return the fraction of answers that were cut off: they have at least `limit` tokens, and
-    the record does not say that the model ended them."""
+    """Return the fraction of truncated answers: those with `limit` or more tokens whose record does
+    not say that the model ended them. Return None without a limit or without answers."""
     if limit is None or not rollouts:
         return None
     return sum(r.length >= limit and r.ended is not True for r in rollouts) / len(rollouts)
@@ -237,21 +232,21 @@ def _distinct(rollouts: Sequence[Rollout]) -> float | None:
 
 
 def _repeated(rollouts: Sequence[Rollout]) -> float | None:
-    """Return the fraction of the first 400 texts that repeat themselves, by `_loops`."""
     texts = [rollout.response for rollout in rollouts if rollout.response][:400]
     return sum(map(_loops, texts)) / len(texts) if texts else None
 
 
 def _loops(text: str) -> bool:
-    """Return whether a text of at least 200 bytes repeats itself. Prose compresses to a third,
-    code to a fifth; a text that compresses to less than a seventh is repetitive."""
+    """Return whether a text of at least 200 bytes is repetitive, which means that it compresses to
+    less than a seventh. Prose compresses to about a third, and code to about a fifth."""
     raw = text.encode("utf-8", "replace")
     return len(raw) >= 200 and len(zlib.compress(raw)) * 7 < len(raw)
 
 
 def examples(run: RunData, split: str, count: int) -> list[Example]:
-    """Return the `count` best and the `count` worst of a run's last rollouts, from different
-    questions if there are enough."""
+    """Return at most `count` rollouts with the best reward and `count` with the worst, from the
+    last iteration of a run. No two of the best, and no two of the worst, answer the same
+    question."""
     final = [r for r in _final([r for r in run.rollouts if r.split == split]) if r.response]
     ordered = sorted(final, key=lambda r: -r.reward if math.isfinite(r.reward) else math.inf)
     best = _of_different_questions(ordered, count)
@@ -270,9 +265,6 @@ def _of_different_questions(rollouts: Sequence[Rollout], count: int) -> list[Rol
 
 
 def _disagreements(ranking: Ranking, by_run: Mapping[str, list[Rollout]]) -> list[Disagreement]:
-    """Return at most six questions that several cells answered at least twice each, the largest
-    gap in mean reward first. Questions are matched by their text, since their order differs
-    between runs."""
     answers: dict[str, dict[str, list[float]]] = {}
     references: dict[str, str] = {}
     for cell in ranking.cells:
@@ -320,7 +312,7 @@ def _hollow(
     cell: CellBehaviour, ranking: Ranking, by_run: Mapping[str, list[Rollout]], gain: float
 ) -> list[Flag]:
     """Return a flag if the reward rose but the fraction of correct answers did not. There is no
-    flag if 90 % of the answers are correct at the end."""
+    flag if at least 90 % of the last answers are correct."""
     ranked = next(entry for entry in ranking.cells if entry.name == cell.cell)
     marks = [[r for r in by_run[run.id] if r.correct is not None] for run in ranked.runs]
     right = _over_time([m for m in marks if m], _share_right)

@@ -22,8 +22,9 @@ from sweeper.sweep.labels import plural
 @dataclass(frozen=True)
 class Block:
     """The cells with the same `value` of the setting that separates blocks. `best` is None if no
-    cell can be named. `tied` has the cells that cannot be distinguished from the best.
-    `comparisons` compare each cell with the best."""
+    usable cell has a run that counts. `tied` has the cells that cannot be distinguished from
+    `best`. `comparisons` compares each other cell with `best`. `holes` has the combinations of
+    settings that were measured only in other blocks."""
 
     value: str
     cells: int
@@ -41,13 +42,13 @@ class Block:
 
     @property
     def ahead(self) -> bool:
-        """Whether the best cell leads all cells that were compared with it. False if none was
-        compared."""
+        """Whether the best cell is distinguished from all cells that were compared with it. False
+        if there are no such comparisons."""
         return bool(self.comparisons) and not self.tied
 
     @property
     def standing(self) -> str:
-        """A phrase that says how the best cell compares with the other cells of the block; "" if no
+        """A phrase that compares the best cell with the other cells of the block. Empty if no other
         cell was compared."""
         if self.tied:
             return f"{len(self.tied)} of {self.compared} others may be as good"
@@ -56,10 +57,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Blocks:
-    """All blocks of a sweep. `by` is the setting that separates them, or several settings with
-    commas between. `requested` is set if the grid or the command line requests the blocks;
-    otherwise `why` is the evidence that they differ. `ragged` is set if the blocks were not all
-    measured at the same combinations of the other settings."""
+    """The blocks of a sweep. `by` is the setting that separates blocks, or a list of settings with
+    commas. If the user requested the blocks, `requested` is set; if not, `why` is the interaction
+    that was detected. `ragged` is set if the other settings were measured in different combinations
+    in different blocks."""
 
     by: str
     requested: bool
@@ -74,13 +75,14 @@ class Blocks:
 
     @property
     def holes(self) -> int:
-        """The total number of missing cells."""
+        """The total number of `holes` in all blocks."""
         return sum(len(block.holes) for block in self.blocks)
 
 
 def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
-    """Return the blocks that were requested or detected; None if there are no blocks. A setting
-    with only one value makes no blocks. Raises `UsageError` for a setting that no cell has."""
+    """Divide the cells into blocks by the settings `by`. Without `by`, use a setting with text
+    values if the best value of an axis depends on it. Return None if there are no blocks. Raises
+    `UsageError` for a setting that no cell has."""
     if by is not None:
         for key in keys_of(by):
             present = key in ranking.keys or any(_has(cell, key) for cell in ranking.cells)
@@ -101,8 +103,6 @@ def _has(cell: Cell, key: str) -> bool:
 
 
 def _crossing_of(ranking: Ranking, sign: float) -> Crossing | None:
-    """Return the interaction with the smallest p in which the best value of an axis depends on a
-    setting with string values."""
     named = [key for key in ranking.keys if _texts(ranking, key)]
     if not named:
         return None
@@ -155,9 +155,9 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, peers: Sequence[s
 
 
 def by_blocks(ranking: Ranking, partition: Blocks, sign: float) -> tuple[Ranking, Blocks]:
-    """Compare each cell with the best cell of its block; no cell is then the best of the sweep.
-    Return the ranking and the blocks. The interval of each best cell allows for its selection.
-    Nothing changes if fewer than two blocks have a best cell."""
+    """Compare each cell with the best cell of its block. In the returned ranking, no cell is the
+    best of the sweep, and the interval of each block's best cell allows for its selection. If fewer
+    than two blocks have a best cell, return the arguments unchanged."""
     if sum(block.best is not None for block in partition.blocks) < 2:
         return ranking, partition
     leaders: dict[str, str] = {}
@@ -199,14 +199,10 @@ def _holes(tried: set[Row], peers: Sequence[set[Row]]) -> tuple[Row, ...]:
 
 
 def _order(row: Row) -> list[tuple[str, float, str]]:
-    """Return a sort key that includes the names of the settings, since rows may have different
-    settings."""
     return [(key, _number(text), text) for key, text in row]
 
 
 def _number(text: str) -> float:
-    """Return the number that a text spells. Return 0 if the text does not spell a finite number,
-    because NaN cannot be sorted."""
     try:
         number = float(text)
     except ValueError:
@@ -215,7 +211,7 @@ def _number(text: str) -> float:
 
 
 def rows(blocks: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
-    """Return a row for each block, for `report.json`. Values of settings keep their types."""
+    """Return a row for each block, for `report.json`. The values of settings keep their types."""
     given = ((cell, key) for cell in cells for key in cell.settings)
     typed = {(key, level(cell.settings, key)): cell.settings[key] for cell, key in given}
     values: dict[str, list[Any]] = {}

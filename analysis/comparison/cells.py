@@ -30,10 +30,10 @@ from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, o
 
 @dataclass(frozen=True)
 class Cell:
-    """A configuration and its runs. `settings` are the values that distinguish the cell from
-    other cells, declared axes first. `unset` are keys that this cell leaves to the recipe's
-    default, while an otherwise equal cell sets them. `assumed` are the values that stand in for
-    failed runs. `baseline` is True for the grid's baseline."""
+    """A configuration and its runs. `settings` are the values that distinguish this cell from other
+    cells, with the declared axes first. `unset` are the keys that have the recipe's default here,
+    and are set in a cell with otherwise equal settings. `assumed` has a value for each failed run,
+    if the metric's rule says that failed runs count as the worst value."""
 
     name: str
     settings: Mapping[str, Any]
@@ -50,12 +50,12 @@ class Cell:
 
     @cached_property
     def diverged(self) -> int:
-        """The number of runs whose last value of the metric is NaN or infinite."""
+        """The number of runs that diverged: their last value of the metric is NaN or infinite."""
         return sum(run.diverged for run in self.runs)
 
     @cached_property
     def values(self) -> list[float]:
-        """The values of the runs that count, and the values that stand in for failed runs."""
+        """The values of the runs that count, and the values assumed for failed runs."""
         values = [run.value for run in self.runs if run.counts and run.value is not None]
         return [*values, *self.assumed]
 
@@ -74,7 +74,7 @@ class Cell:
 
     @cached_property
     def counted(self) -> bool:
-        """Whether any run counts. If none does, all values of the cell are assumed."""
+        """Whether at least one run counts. If no run counts, all values of the cell are assumed."""
         return any(run.counts for run in self.runs)
 
     def by_seed(self, scale: Scale) -> dict[int, float]:
@@ -87,8 +87,8 @@ class Cell:
         return dict(zip(by_seed, on_scale(list(by_seed.values()), scale), strict=True))
 
     def best_run(self, sign: float) -> RunData | None:
-        """Return the run with the best value among the runs that count. With `sign` 1, smaller
-        is better."""
+        """Return the best of the runs that count. With `sign` 1, smaller values are better. Return
+        None if no run counts."""
         counting = (run for run in self.runs if run.counts)
         return min(counting, key=lambda run: sign * (run.value or 0.0), default=None)
 
@@ -99,13 +99,12 @@ class Cell:
 
     @property
     def wall_s(self) -> float | None:
-        """The mean duration of the succeeded runs, in seconds."""
+        """The mean duration of the succeeded runs, in seconds. None if no duration is known."""
         walls = [r.wall_s for r in self.runs if r.wall_s is not None and r.state == "succeeded"]
         return sum(walls) / len(walls) if walls else None
 
 
 def _spelled(text: str) -> float | None:
-    """Return the finite number that `text` spells; None if it spells none."""
     if len(text) > labels.BRIEF:
         return None
     try:
@@ -117,23 +116,21 @@ def _spelled(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class Ranking:
-    """All cells, best first. Cells that cannot be ranked come last, in the order of the plan.
+    """All cells of a sweep, the best first. Cells without a value come last, in the order of the
+    plan.
 
-    `best` is None if no cell can be named: nothing was measured, every measured cell has a diverged
-    run or no run that counts, or all runs of all cells gave the same value. `comparisons` compare
-    each cell with the best. `not_compared` has the cells that were not compared, because their
-    noise or that of the best cell is unknown. `passed_over` are cells with a better mean that are
-    not the best because one of their runs diverged. `held_back` are cells with a better mean that
-    are not the best because one of their runs failed: this run might have had the `worst` value of
-    all.
+    `best` is None if nothing was measured, if each measured cell has a diverged run or no run that
+    counts, or if all runs gave the same value. `comparisons` has the comparisons of other cells
+    with `best`. `passed_over` are cells with a better mean than `best`, but with a diverged run.
+    `held_back` are cells with a better mean than `best`, but with a failed run that could have had
+    the `worst` value of the sweep.
 
-    On the `scale` "log", means are geometric and comparisons are ratios. `keys` are the settings of
-    all cells, in order. Intervals stay within the `bounds` of the metric. `noise` is the noise
-    between the runs of a cell. `chosen_of` is the number of cells that may be the best: `best` was
-    chosen among these cells, so the interval of `best` is wider. If blocks are judged separately,
-    no cell is the best of the sweep: `leaders` maps each cell to the best cell of its block, with
-    which the cell is compared. p values are multiplied by `price`, which corrects for repeated
-    analyses of the data.
+    On the `scale` "log", means are geometric and comparisons are ratios. `keys` are the settings
+    that distinguish the cells. Intervals do not exceed the `bounds` of the metric. `noise` is the
+    noise between the runs of a cell. `chosen_of` is the number of cells that could have become
+    `best`; the interval of `best` allows for this selection. If blocks are judged separately,
+    `leaders` maps each cell to the best cell of its block. All p values are multiplied by `price`,
+    which corrects for repeated analyses.
     """
 
     cells: tuple[Cell, ...]
@@ -158,7 +155,7 @@ class Ranking:
 
     @property
     def cut(self) -> bool:
-        """Whether the interval of any cell ends at a bound of the metric."""
+        """Whether the interval of a cell ends at a bound of the metric."""
         ends = (end for cell in self.measured for end in (cell.summary.low, cell.summary.high))
         return any(end in self.bounds for end in ends)
 
@@ -169,24 +166,25 @@ class Ranking:
 
     @cached_property
     def tried(self) -> tuple[Cell, ...]:
-        """Cells with a result, including diverged ones."""
+        """Cells with a value or a diverged run."""
         return tuple(cell for cell in self.cells if cell.summary.n or cell.diverged)
 
     @cached_property
     def others(self) -> tuple[Cell, ...]:
-        """Measured cells except the best cell and cells with a diverged run."""
+        """The measured cells without a diverged run, and without the best cell. Empty if there is
+        no best cell."""
         if self.best is None:
             return ()
         return tuple(c for c in self.measured if c is not self.best and not c.diverged)
 
     @cached_property
     def apart(self) -> tuple[Cell, ...]:
-        """Cells whose difference from the best is beyond the noise."""
+        """Cells whose difference from the best cell is significant."""
         return tuple(c for c in self.others if (f := self._of(c)) is not None and f.told_apart)
 
     @cached_property
     def tied(self) -> tuple[Cell, ...]:
-        """Cells that cannot be distinguished from the best, including equal cells."""
+        """Cells that cannot be distinguished from the best, including the cells in `equal`."""
         equal = {cell.name for cell in self.equal}
         return tuple(
             cell
@@ -197,14 +195,14 @@ class Ranking:
 
     @cached_property
     def equal(self) -> tuple[Cell, ...]:
-        """Cells whose measured mean equals that of the best exactly."""
+        """Cells whose mean is exactly equal to the mean of the best cell."""
         mean = None if self.best is None else self.best.summary.mean
         return tuple(cell for cell in self.others if cell.counted and cell.summary.mean == mean)
 
     @cached_property
     def not_compared(self) -> tuple[Cell, ...]:
-        """Cells in `others` that were not compared with the best, because their noise or that of
-        the best is unknown. Cells equal to the best are left out."""
+        """Cells in `others` that were not compared with the best cell, because the noise is
+        unknown. Cells in `equal` are left out."""
         equal = {cell.name for cell in self.equal}
         return tuple(c for c in self.others if self._of(c) is None and c.name not in equal)
 
@@ -221,11 +219,9 @@ class Ranking:
 
 
 def rank(data: SweepData) -> Ranking:
-    """Rank cells by their mean over seeds. Only runs that succeeded with a finite value count. A
-    cell with a diverged run is ranked by its other runs but is never the best, because its mean
-    leaves out the diverged run. A cell without a run that counts is never the best either. Under
-    the rule "bound", a cell with a failed run is the best only if it still leads after the worst
-    value of the sweep is put in place of that run."""
+    """Rank the cells by their mean over seeds. A run counts if it succeeded with a finite value. A
+    cell with a diverged run, or without a run that counts, cannot be the best. Under the rule
+    "bound", each failed run is ranked as if it had the worst value of the sweep."""
     bounds, paid = _bounds(data), price(data)
     cells, scale, noise, keys = _cells(data, bounds)
     goal = data.metric.goal if data.metric is not None else "minimize"
@@ -269,8 +265,8 @@ def rank(data: SweepData) -> Ranking:
 def as_chosen(
     ranking: Ranking, best: Cell, comparisons: Mapping[str, Comparison], sign: float
 ) -> tuple[Cell, int]:
-    """Return the best cell of a ranking, with an interval that allows for its selection, and the
-    number of cells among which it may have been selected."""
+    """Return the best cell, with an interval that allows for its selection as the best. Also return
+    the number of cells that could have been selected."""
     rivals = [c for c in ranking.measured if c.name != best.name and c.counted and not c.diverged]
     count = contenders(comparisons, [cell.name for cell in rivals])
     if ranking.noise.of(best.name) is None:
@@ -293,14 +289,14 @@ def as_chosen(
 def bounded(
     comparisons: Mapping[str, Comparison], bounds: tuple[float, float]
 ) -> dict[str, Comparison]:
-    """Limit the differences of a bounded metric to those that its bounds allow."""
+    """Return the comparisons with `most`, the largest possible difference, set by the metric's
+    bounds. Comparisons on a log scale are unchanged."""
     most = bounds[1] - bounds[0]
     linear = {name: entry for name, entry in comparisons.items() if entry.scale == "linear"}
     return {**comparisons, **{name: entry._replace(most=most) for name, entry in linear.items()}}
 
 
 def _all_same(cells: Sequence[Cell]) -> bool:
-    """Return whether several cells, each with two or more runs, have the same value in all runs."""
     ends = {end for cell in cells for end in (cell.summary.minimum, cell.summary.maximum)}
     return len(cells) > 1 and len(ends) == 1 and min(cell.summary.n for cell in cells) > 1
 
@@ -336,9 +332,9 @@ def _cells(
 
 
 def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | None:
-    """Return the smallest and the largest mean number of evaluations per run among the cells.
-    Return None if runs are not judged by their best value, or if the two numbers differ by less
-    than about a quarter. (The best of more values is better by chance.)"""
+    """Return the smallest and the largest mean number of evaluations per run of a cell, if they
+    differ by more than about a quarter. Otherwise, or if runs are not judged by their best value,
+    return None. (With more evaluations, the best value is better by chance.)"""
     if data.metric is None or data.metric.at != "best":
         return None
     counts: list[float] = []
@@ -356,7 +352,6 @@ _EVEN = 1.25
 
 
 def _worst(data: SweepData) -> float | None:
-    """Return the worst value of the runs that count; None if no run counts."""
     values = [run.value for run in data.runs if run.counts and run.value is not None]
     return max(values, key=lambda value: data.sign * value, default=None)
 
@@ -385,9 +380,6 @@ def _noise(
 
 
 def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return, for each axis with three or more numbers, a dict from cell to the rank of its value.
-    If at least half of the cells at some value diverged, add a dict under the axis's name plus
-    `TOWARD`: 1 for cells at such values, 0 for all other cells."""
     places: dict[str, dict[str, float]] = {}
     for key in keys:
         values = ordered(key, [cell.settings for cell in cells])
@@ -403,7 +395,7 @@ def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str
 
 
 def _bounds(data: SweepData) -> tuple[float, float]:
-    """Return the bounds of the metric, judged by its name and all recorded values."""
+    """Return the bounds of the metric, inferred from its name and from all recorded values."""
     metric = data.metric
     curves = [run.curves.get(metric.name) for run in data.runs] if metric is not None else []
     values = [curve.finite.values for curve in curves if curve is not None]
@@ -427,8 +419,6 @@ def _within(summary: Summary, bounds: tuple[float, float]) -> Summary:
 def _unset(
     values: Mapping[str, Any], keys: Sequence[str], values_of: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, ...]:
-    """Return the `keys` that are not in `values` but are set by a cell that agrees with all of
-    `values`."""
     if len(values) == len(keys):
         return ()
     longer = (cell for cell in values_of.values() if len(cell) > len(values))

@@ -17,20 +17,20 @@ Row = tuple[tuple[str, str], ...]
 
 
 def usable(ranking: Ranking) -> list[Cell]:
-    """Return the cells whose mean can be attributed to their settings: cells with a value and
-    without a diverged run that are not in `ranking.held_back`."""
+    """Return the cells with a value, without the cells that have a diverged run or are in
+    `ranking.held_back`."""
     held = {cell.name for cell in ranking.held_back}
     return [cell for cell in ranking.measured if not cell.diverged and cell.name not in held]
 
 
 def rest(cell: Cell, by: str) -> Row:
-    """Return the settings of a cell except `by`. Cells with the same result differ only in `by`."""
+    """Return the settings of a cell except `by`, as (key, text) pairs."""
     keys = [key for key in cell.settings if key not in (by, *keys_of(by))]
     return tuple((key, level(cell.settings, key)) for key in keys)
 
 
 def parts(ranking: Ranking, key: str) -> int:
-    """Return the number of values of the setting `key` that occur in usable cells."""
+    """Return how many values the setting `key` has in usable cells with a run that counts."""
     return len({level(c.settings, key) for c in usable(ranking) if c.counted})
 
 
@@ -41,15 +41,16 @@ def level_mean(ranking: Ranking, cell: Cell) -> float:
 
 
 def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]]) -> Estimate:
-    """Return the weighted sum of cells' means. The interval is missing if the noise is unknown."""
+    """Return the weighted sum of the means of cells, without an interval if the noise is
+    unknown."""
     groups = [(cell.name, ranking.on_scale(cell)) for cell, _ in parts]
     return ranking.noise.contrast(groups, [weight for _, weight in parts])
 
 
 def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
-    """Return the mean difference between the first and the second cell of each pair. The pairs
-    are the sample: differences between pairs count as noise. The interval is missing for fewer
-    than three pairs, or if all differences are equal."""
+    """Return the mean difference between the first and the second cell of each pair. The noise is
+    estimated from the variation between pairs. There is no interval for fewer than three pairs, or
+    if all differences are equal."""
     gaps = np.array([level_mean(ranking, a) - level_mean(ranking, b) for a, b in pairs])
     value = float(gaps.mean())
     if len(gaps) < 3:
@@ -61,8 +62,8 @@ def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
 
 
 def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
-    """Return the mean difference between the first and the second cell of each pair, with the
-    noise of the ranking. If that noise is unknown, the pairs are the sample."""
+    """Return the mean difference between the first and the second cell of each pair, with the noise
+    of the ranking. If this noise is unknown, return the result of `over_rows`."""
     share = 1 / len(pairs)
     parts = [part for left, right in pairs for part in ((left, share), (right, -share))]
     estimate = weigh(ranking, parts)
@@ -70,8 +71,8 @@ def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate
 
 
 def ranged(estimate: Estimate, means: int) -> Estimate:
-    """Return the difference with the interval and p of the largest difference among `means`
-    means (studentized range), because the best and the worst value were selected from the data."""
+    """Correct the difference between the best and the worst of several means for their selection.
+    The interval and p become those of a studentized range of `means` means."""
     if estimate.error is None or estimate.df is None or means <= 2:
         return estimate
     reach = _quantile(means, round(estimate.df, 3)) / 2**0.5 * estimate.error
@@ -81,6 +82,6 @@ def ranged(estimate: Estimate, means: int) -> Estimate:
 
 @functools.lru_cache(maxsize=1024)
 def _quantile(means: int, df: float) -> float:
-    """Return the quantile of a studentized range. The result is cached, because computing it takes
-    about 20 ms."""
+    """Return a quantile of the studentized range. The result is cached, because its computation
+    takes about 20 ms."""
     return range_quantile(CONFIDENCE, means, df)

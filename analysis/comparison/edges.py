@@ -24,13 +24,13 @@ from sweeper.analysis.statistics.noise import NOISIER, fit_noise
 
 @dataclass(frozen=True)
 class Edge:
-    """An axis on which the best cell has the `side` ("smallest" or "largest") value of those that
-    were tried with the cell's other settings. This value is called the end. `values` is the number
-    of tried values. `suggestion` is the next value outwards at the spacing of the axis, or None if
-    there is no sensible value; the recipe may not accept it. `inner` is the neighbour of the end.
-    `gain` is the advantage of the end over `inner` (None if the two were not measured together),
-    and `told` says whether the gain is beyond the noise. `stopped` is set if values further out
-    were tried, but only by cells with diverged or failed runs."""
+    """An axis on which the best cell has the `side` ("smallest" or "largest") value, called the
+    end. Only values that were tried with the other settings of the best cell count; `values` is
+    their number. `suggestion` is the next value beyond the end (None if there is no sensible
+    value). `inner` is the value next to the end. `gain` is the difference between the end and
+    `inner` (None if no two cells allow a comparison), and `told` says whether the gain is
+    significant. `stopped` is set if values beyond the end were tried, but only by cells with
+    diverged or failed runs."""
 
     axis: str
     value: float
@@ -44,7 +44,7 @@ class Edge:
 
     @property
     def doubt(self) -> str:
-        """The reason why the end is not called better than its neighbour; "" if it is better."""
+        """The reason why the gain is not significant. Empty if it is significant."""
         if self.told:
             return ""
         tested = self.gain is not None and self.gain.p is not None
@@ -58,12 +58,11 @@ def find_edges(
     *,
     alone: bool = False,
 ) -> list[Edge]:
-    """Return the settings in which the best cell has the smallest or the largest of two or more
-    numbers that were tried with the cell's other settings. `tried` are the settings of the cells
-    with a result, including the best cell. `planned` are the settings of further cells, such as
-    those without a result: if one of these cells has a value further out, there is no edge. With
-    `alone`, all of `tried` are used if nothing else was tried with the best cell's other
-    settings."""
+    """Return the settings in which the best cell has the smallest or the largest of the numbers
+    that were tried with its other settings. `tried` are the settings of all cells with a result.
+    `planned` are the settings of other cells: a setting is left out if a planned value is beyond
+    the end. With `alone`, if no second number was tried with the other settings of the best cell,
+    the numbers of all cells are used."""
     edges: list[Edge] = []
     for axis, value in best.items():
         row = [cell for cell in tried if _beside(cell, best, axis)]
@@ -84,8 +83,8 @@ def find_edges(
 
 
 def _beside(cell: Mapping[str, Any], best: Mapping[str, Any], axis: str) -> bool:
-    """Return whether a cell has the settings of the best cell except for `axis`. The cell may
-    also set keys that the best cell leaves to the recipe's defaults."""
+    """Return whether a cell differs from the best cell only in `axis`. Keys that the best cell does
+    not set are ignored."""
     if not best.keys() <= cell.keys():
         return False
     return all(key == axis or _same(cell, best, key) for key in best)
@@ -103,9 +102,9 @@ def _same(cell: Mapping[str, Any], best: Mapping[str, Any], key: str) -> bool:
 def judge_edges(
     ranking: Ranking, sign: float, *, alone: bool = False, blocks: int = 1
 ) -> list[Edge]:
-    """Return the edges of the best cell, each with its test. `alone` is passed to `find_edges`.
-    If the ranking is one of several `blocks`, the tests are corrected for the number of blocks.
-    An axis has no edge if a cell that differs from the best only on this axis has the same mean."""
+    """Return the edges of the best cell, with a test of each. The tests are corrected for the
+    number of `blocks`. An axis has no edge if a cell with another value on this axis, and equal
+    other settings, has the same mean as the best cell."""
     best = ranking.best
     if best is None:
         return []
@@ -127,7 +126,6 @@ def judge_edges(
 
 
 def _ordered_axes(best: Cell, good: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings that can have an edge."""
     settings = best.settings
     rows = {axis: [cell for cell in good if _beside(cell, settings, axis)] for axis in settings}
     return [axis for axis, row in rows.items() if len(ordered(axis, row)) > 1]
@@ -150,8 +148,9 @@ def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) 
 
 
 def _by_their_noise(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> float:
-    """Return the p value of the mean difference of `pairs`, computed with the noise of these cells
-    alone, if these cells are noisier than all other cells by an F test at `NOISIER`; else 0."""
+    """Test `pairs` with the noise of their own cells, if this noise is significantly larger than
+    that of all other cells. Return the p value of the mean difference; 0 if this test is not
+    needed."""
     if not ranking.noise.shared or ranking.noise.between is not None:
         return 0.0
     sides = [[cell for cell, _ in pairs], [cell for _, cell in pairs]]
@@ -174,8 +173,6 @@ def _by_their_noise(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> flo
 
 
 def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
-    """Return pairs of cells that differ only on the axis: the first cell is at the end, the
-    second at the end's neighbour."""
     ends: dict[object, Cell] = {}
     inner: dict[object, Cell] = {}
     for cell in usable(ranking):
@@ -188,9 +185,8 @@ def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
 
 
 def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
-    """Return the value one step beyond `edge`. The step is the ratio of the last two values if
-    the axis is spaced by ratios, else their difference. The value is rounded to as few digits as
-    possible, but stays beyond `edge`."""
+    """Return the value one step beyond `edge`, rounded to few digits. The step is a ratio if the
+    axis is spaced by ratios, otherwise a difference. Return None if there is no sensible value."""
     if by_ratios(values):
         beyond = edge * (edge / inner)
     else:
@@ -209,8 +205,8 @@ def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
 
 
 def by_ratios(values: Sequence[float]) -> bool:
-    """Return whether the ratios between neighbouring values vary no more than the differences.
-    False if there is only one value, or if a value is not positive."""
+    """Return whether the ratios between neighbouring values vary at most as much as the
+    differences. Return False if there is only one value, or if a value is not positive."""
     if len(values) < 2 or values[0] <= 0:
         return False
     pairs = list(itertools.pairwise(values))

@@ -22,11 +22,11 @@ _LIMITS = ("max_turns", "context_limit", "time")
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of some episodes: their number, the mean reward, the fraction with the full reward,
-    the mean number of turns, `stops` (the fraction of episodes that each limit ended), the fraction
-    of truncated turns, and mean seconds (None if not recorded). Two counts are over all episodes
-    that were read: `failures` (environments that died) and `lost` (episodes that were given up for
-    this reason)."""
+    """Statistics of some episodes: their number, the mean reward, the fraction with the full
+    reward, the mean number of turns, the fraction of truncated turns (`cut`), and the mean seconds
+    (None if no time is recorded). `stops` maps each limit to the fraction of episodes that it
+    ended, and `limited` is their sum. Over all episodes that were read, `failures` counts the
+    environments that died, and `lost` the episodes that were given up for this reason."""
 
     episodes: int
     reward: float
@@ -42,7 +42,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class CellEpisodes:
-    """The episodes of a cell. `first` is the mean reward at the first iteration. `tasks` is the
+    """The episodes of a cell. `first` is the mean reward of the first iteration. `tasks` is the
     number of tasks that the cell solved at least once."""
 
     cell: str
@@ -55,9 +55,9 @@ class CellEpisodes:
 @dataclass(frozen=True)
 class TaskEpisodes:
     """The results of all cells on a task. `solved_by` has the cells that solved the task at least
-    once. `gap` is the difference between the highest and the lowest mean. `p` tests whether the
-    cells differ, and is corrected for the number of tasks (None if there is only one cell, or no
-    cell has two runs)."""
+    once. `gap` is the highest mean reward of a cell minus the lowest. `p` tests whether the cells
+    differ, and is corrected for the number of tasks. `p` is None if there is only one cell, or if
+    no cell has two runs."""
 
     task: str
     cells: Mapping[str, Figures]
@@ -73,10 +73,10 @@ class TaskEpisodes:
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes of a split, with the cells in the order of the ranking. Tasks on which cells
-    differ beyond the noise come first, then other solved tasks, then unsolved ones; within each
-    of these groups, tasks with a larger gap come first. `read` is the number of episodes that
-    were read, from at most `iterations` iterations of each run."""
+    """The episodes of a split. Cells are in the order of the ranking. Tasks are in three groups:
+    tasks on which cells differ significantly, other solved tasks, unsolved tasks. In each group,
+    the task with the largest gap is first. `read` is the number of episodes that were read.
+    `iterations` is the largest number of iterations that were read from a run."""
 
     split: str
     cells: tuple[CellEpisodes, ...]
@@ -96,8 +96,6 @@ class Episodes:
 
 
 class _Played(NamedTuple):
-    """An episode, its iteration and its reward."""
-
     iteration: int
     reward: float
     episode: Episode
@@ -189,8 +187,6 @@ def f_test(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def _figures(runs: Sequence[Sequence[_Played]], all_episodes: Sequence[_Played]) -> Figures:
-    """Return the figures: means over the episodes of each run, averaged over `runs`, and counts
-    over the episodes in `all_episodes`."""
     stops = [Counter(entry.episode.stop for entry in run) for run in runs]
     timed = [[s for entry in run if (s := entry.episode.seconds) is not None] for run in runs]
     ended = list(zip(stops, runs, strict=True))

@@ -43,8 +43,8 @@ _ALONE = 8
 
 
 class Parts(NamedTuple):
-    """A mean with the two parts of its variance (from items and from runs) and their degrees of
-    freedom. With a single run, the part from runs is 0."""
+    """A mean and its variance. `items` is the variance from the choice of items, and `runs` is the
+    variance between runs (0 for a single run). Each part has its degrees of freedom."""
 
     value: float
     items: float
@@ -53,7 +53,7 @@ class Parts(NamedTuple):
     runs_df: float
 
     def reach(self, confidence: float = CONFIDENCE) -> float:
-        """Return half of the width of the interval."""
+        """Return half of the width of the mean's interval at `confidence`."""
         share = (1 + confidence) / 2
         square = student_quantile(share, self.items_df) ** 2 * self.items
         if self.runs > 0:
@@ -62,8 +62,7 @@ class Parts(NamedTuple):
 
     @property
     def p(self) -> float:
-        """The two-sided p value: 1 minus the greatest confidence at which the interval excludes
-        0."""
+        """The two-sided p value of the hypothesis that the true mean is 0."""
         if not self.items and not self.runs:
             return 1.0 if self.value == 0 else 0.0
         if self.runs <= 0:
@@ -92,10 +91,10 @@ class ItemCell:
 
 @dataclass(frozen=True)
 class Parted:
-    """A cell compared with the best cell by items. `difference` is the cell's mean minus the
-    best cell's mean, with a 95 % interval. The cell scores more than the best on `better` items
-    and less on `worse` items. The interval and `p` are corrected for all pairs of cells, because
-    the best was selected among them."""
+    """A comparison of a cell with the best cell, item by item. `difference` is the mean of the cell
+    minus the mean of the best cell, with a 95 % interval. `better` and `worse` count the items on
+    which the cell scores more and less than the best cell. The interval and `p` are corrected for
+    the selection of the best cell."""
 
     cell: str
     difference: float
@@ -108,12 +107,12 @@ class Parted:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the difference is beyond the noise."""
+        """Whether the difference is significant."""
         return self.p <= 1 - CONFIDENCE
 
 
 class Item(NamedTuple):
-    """A question, with the mean score of each cell in the order of the cells."""
+    """A question and its mean scores, in the order of `Compared.cells`."""
 
     item: str
     prompt: str
@@ -122,8 +121,8 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Alone:
-    """The `count` items that `cell` solves and `other` does not solve, with the ids of the items
-    whose scores differ most."""
+    """The items that `cell` solves and `other` does not solve. `count` is their number. `items` has
+    the ids of the items with the largest differences in score."""
 
     cell: str
     other: str
@@ -133,13 +132,13 @@ class Alone:
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison of cells, the best first, by the items of a task that all their runs
-    answered. `known` is the number of items that some cell answered. `apart` has the items on
-    which cells differ most. `unsolved` has the first of the `unsolved_count` items whose score
-    is 0 in all runs, and `solved` counts the items with the full score in all runs. `errors`
-    counts answers that ended in an error, `clusters` the groups of related items (0 if all are
-    independent). If scores are fractions, `alone` has, for pairs of the first `PAIRED` cells,
-    the items that only one of the two cells solves."""
+    """A comparison of cells on the items of a task that all runs answered. The best cell is first.
+    `known` is the number of items that at least one run answered. `apart` has the items with the
+    largest differences between cells. `unsolved_count` items have the score 0 in all runs, and
+    `unsolved` has the first of these. `solved` is the number of items with the full score in all
+    runs. `errors` is the number of answers that ended in an error. `clusters` is the number of
+    groups of related items (0 if all items are independent). If all scores are from 0 to 1, `alone`
+    compares each pair of the first `PAIRED` cells."""
 
     task: str
     items: int
@@ -158,9 +157,8 @@ class Compared:
 
 
 class Luck(NamedTuple):
-    """The variance between the means of a cell's runs, with its degrees of freedom. `rest` is the
-    part of this variance that comes from different answers to the same items. The variance between
-    items contains that part too."""
+    """The variance between the mean scores of a cell's runs, with its degrees of freedom. `rest` is
+    the part of `variance` that comes from different answers to the same item."""
 
     variance: float
     rest: float
@@ -168,17 +166,16 @@ class Luck(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """The allowance for the selection of the best: the distance (`reach`) by which the measured
-    mean of the best of equally good cells may be above the true mean, and the `usual` mean of the
-    cells for which this distance was computed."""
+    """A correction for the selection of the best cell. With a probability of 95 %, the measured
+    mean of the best of equally good cells is less than `reach` above its true mean. `usual` is the
+    mean score of the cells from which `reach` was computed."""
 
     reach: float
     usual: float
 
     def least_share(self, value: float) -> float:
-        """Return the smallest true fraction for which `value` is within reach. The variance of a
-        fraction p is proportional to p(1 - p). The variance at the bound is used, not that at
-        `value`, since `value` may be high by luck (Wilson)."""
+        """Return the lower bound of the true mean, if scores are fractions and the measured mean is
+        `value` (a Wilson bound)."""
         if not 0 < self.usual < 1:
             return value - self.reach
         square = self.reach**2 / (self.usual * (1 - self.usual))
@@ -187,8 +184,8 @@ class _Chosen(NamedTuple):
 
 
 def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | None = None) -> Parts:
-    """Return the mean of `scores` (runs x items). Without `luck`, only the variance over items is
-    included."""
+    """Return the mean of `scores` (runs x items) with its variance. Without `luck`, the variance
+    between runs is left out."""
     value = float(scores.mean())
     by_item, item_df = _clustered(scores.mean(axis=0), clusters)
     if luck is None:
@@ -205,10 +202,10 @@ def difference(
     *,
     shares: bool = False,
 ) -> Parts:
-    """Return the mean of `left` minus the mean of `right`. Items are paired; runs are not. For
-    `shares` (scores from 0 to 1) without clusters, two items are added, one won by each side:
-    otherwise the interval would be too short if few items differ, and would be missing if none
-    does (Bonett and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488)."""
+    """Return the mean of `left` minus the mean of `right`, paired by item. If `shares` is set
+    (scores from 0 to 1) and there are no clusters, two items are added, and each side wins one of
+    them. Without these items, the interval would be too narrow if only a few items differ (Bonett
+    and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488)."""
     by_item = left.mean(axis=0) - right.mean(axis=0)
     if shares and clusters is None:
         win = 1 / min(len(left), len(right))
@@ -232,9 +229,9 @@ def difference(
 
 
 def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
-    """Return a dict from cell to the variance that its runs add. The variance is pooled over all
-    cells with several runs, except for cells whose variance is significantly larger. The dict is
-    empty if no cell has two runs."""
+    """Return a dict from cell to the variance between its runs. Cells share a pooled variance; a
+    cell with a significantly larger variance gets its own. The dict is empty if no cell has two
+    runs."""
     squares = {cell: _squares(table) for cell, table in tables.items() if len(table) > 1}
     if not squares:
         return {}
@@ -249,8 +246,7 @@ def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
 
 
 class _Squares(NamedTuple):
-    """Two sums of squares of a cell (between its runs, and of the residuals), with the numbers
-    of runs and items."""
+    """The sums of squares of a cell: between runs, and of the residuals."""
 
     between: float
     rest: float
@@ -284,12 +280,10 @@ def _stands_out(sums: _Squares, peers: Sequence[_Squares], cells: int) -> bool:
 
 
 def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, float]:
-    """Return the variance of the mean of `values`, and its degrees of freedom. The variance is
-    cluster-robust (Liang and Zeger, *Biometrika* 73(1), 1986) with the correction CR2 (Bell and
-    McCaffrey, *Survey Methodology* 28(2), 2002). The degrees of freedom are Satterthwaite's for
-    clusters whose items are as similar as the items of `clusters` (Imbens and Kolesar, *Review of
-    Economics and Statistics* 98(4), 2016): they are few if a few clusters are much larger than the
-    rest."""
+    """Return the variance of the mean of `values`, and its degrees of freedom. With `clusters`, the
+    variance is cluster-robust with the correction CR2 (Bell and McCaffrey, *Survey Methodology*
+    28(2), 2002), and the degrees of freedom are Satterthwaite's (Imbens and Kolesar, *Review of
+    Economics and Statistics* 98(4), 2016)."""
     count = len(values)
     if clusters is None:
         return float(values.var(ddof=1)) / count, count - 1.0
@@ -302,8 +296,6 @@ def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, f
 
 
 def _alike(rest: Floats, index: NDArray[np.intp], sums: Floats, sizes: Floats) -> float:
-    """Return the correlation of items within clusters, from 0 to 1, by a one-way analysis of
-    variance."""
     count, groups = len(rest), len(sizes)
     if count == groups:
         return 0.0
@@ -323,8 +315,8 @@ def compare(
     *,
     training: bool = False,
 ) -> Compared | None:
-    """Compare cells by the items that all their runs have. `cells` maps each cell to its runs, and
-    each run maps items to scores. Higher scores are better. Return None if there are no runs, or
+    """Compare cells on the items that all their runs have. `cells` maps each cell to its runs; a
+    run is a dict from item to score. Higher scores are better. Return None if there are no runs, or
     fewer than two common items."""
     runs = [run for cell_runs in cells.values() for run in cell_runs]
     shared = sorted(set(runs[0]).intersection(*runs[1:])) if runs else []
@@ -375,7 +367,6 @@ def compare(
 def _tables(
     cells: Mapping[str, Sequence[Mapping[str, float]]], items: Sequence[str]
 ) -> dict[str, Floats]:
-    """Return a dict from cell to its scores (runs x items). Cells without runs are left out."""
     return {
         cell: np.array([[run[item] for item in items] for run in runs], dtype=float)
         for cell, runs in cells.items()
@@ -386,8 +377,6 @@ def _tables(
 def _alone(
     cells: Sequence[str], means: Sequence[Sequence[float]], items: Sequence[str]
 ) -> Iterator[Alone]:
-    """Yield, for each ordered pair of cells, the items that only the first cell of the pair
-    solves."""
     scores = np.array(means[: len(cells)])
     for left, right in itertools.permutations(range(len(cells)), 2):
         places = np.flatnonzero((scores[left] >= SOLVED) & (scores[right] < SOLVED))
@@ -399,7 +388,6 @@ def _alone(
 
 
 def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | None:
-    """Return the index of each item's cluster. None if there are fewer than two clusters."""
     if not clusters:
         return None
     numbers: dict[tuple[bool, str], int] = {}
@@ -413,10 +401,8 @@ def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | N
 def _chosen_reach(
     tables: Mapping[str, Floats], luck: Mapping[str, Luck], groups: Sequence[int] | None
 ) -> float:
-    """Return a distance: if all cells are equally good, the measured mean of the best cell is above
-    its true mean by more than this distance with probability 1 - `CONFIDENCE`. The means are drawn
-    with the covariance that answers to the same items give them, and with the variance that runs
-    add."""
+    """Simulate equally good cells. Return the distance by which the measured mean of the best cell
+    is above its true mean, at the quantile `CONFIDENCE`."""
     if len(tables) < 2:
         return 0.0
     means = np.array([table.mean(axis=0) for table in tables.values()])
@@ -452,8 +438,6 @@ def _cell(
     chosen: _Chosen | None,
     shares: bool,
 ) -> ItemCell:
-    """Return a cell with its interval. With `chosen`, the interval allows for the selection of the
-    cell as the best of several."""
     estimate = level(table, luck, groups)
     reach, value = estimate.reach(), estimate.value
     below = reach if chosen is None else max(reach, chosen.reach)

@@ -26,11 +26,11 @@ _MOST = 0.9
 
 
 class Place(NamedTuple):
-    """The range of `axis` in which the best values lie, from `low` to `high`. `of` is the number of
-    rows, or, for a random search, of best cells. `counts` maps values to the number of rows in
-    which each is best, the most frequent first; it is empty for a random search. `rows` says what a
-    row is called: the name of the setting that separates blocks, or "row". `texts` has the values
-    as the names of cells show them."""
+    """The range of `axis`, from `low` to `high`, that contains the best values. A row is a group of
+    cells that differ only on this axis, or a block. In a grid, `of` is the number of rows, and
+    `counts` has the number of rows in which each value is best. In a random search, `of` is the
+    number of best cells, and `counts` is empty. `rows` is the name of the setting that separates
+    blocks, or "row". `texts` maps each value to its text in the names of cells."""
 
     axis: str
     low: float
@@ -49,8 +49,8 @@ class Place(NamedTuple):
 def find_places(
     ranking: Ranking, keys: Iterable[str], sign: float, by: str | None = None
 ) -> list[Place]:
-    """Return the range in which the best values lie, for each of the axes `keys` that has such a
-    range. `by` is the setting that separates blocks."""
+    """Return, for each of the axes `keys`, the range that contains the best values. Axes without a
+    clear range are left out. `by` is the setting that separates blocks."""
     cells = usable(ranking)
     places = [_place(ranking, key, cells, sign, by) for key in keys if key not in keys_of(by or "")]
     return [place for place in places if place is not None]
@@ -87,8 +87,6 @@ def _place(
 
 
 def _shortest(bests: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the smallest range that contains the best values of at least `_MOST` of
-    the rows. The size of a range is the number of different best values in it."""
     needed = math.ceil(_MOST * len(bests))
     spans = [(bests[i], bests[i + needed - 1]) for i in range(len(bests) - needed + 1)]
     values = sorted(set(bests))

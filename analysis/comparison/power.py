@@ -27,7 +27,7 @@ _SHARE = 0.8
 
 
 class SmallestLead(NamedTuple):
-    """The smallest lead that can be detected with `seeds` seeds per cell."""
+    """The smallest lead that can be detected with `seeds` seeds per cell, in 4 of 5 sweeps."""
 
     seeds: int
     lead: float
@@ -35,9 +35,9 @@ class SmallestLead(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def lead_found(cells: int, seeds: int, known_df: float = math.inf) -> float:
-    """Return the lead that is detected in four of five sweeps, in standard deviations between
-    seeds. If the deviation was estimated with `known_df` degrees of freedom, the lead is larger,
-    because the true deviation may be larger too."""
+    """Return the smallest lead that is detected in 4 of 5 sweeps. The unit is the standard
+    deviation between seeds. If this deviation is an estimate with `known_df` degrees of freedom,
+    the result allows for its error."""
     cells = max(cells, 2)
     rng = np.random.default_rng([17, cells, seeds])
     # If there are few cells, each has its own noise. Welch's test of two cells then has about two
@@ -53,22 +53,23 @@ def lead_found(cells: int, seeds: int, known_df: float = math.inf) -> float:
 
 
 def seeds_for(lead: float, cells: int, known_df: float = math.inf) -> int | None:
-    """Return how many seeds per cell are enough to detect `lead` in four of five sweeps. `lead`
-    is in standard deviations between seeds. None if more than 100 seeds are needed."""
+    """Return how many seeds per cell are enough to detect `lead` in 4 of 5 sweeps. The unit of
+    `lead` is the standard deviation between seeds. Return None if more than 100 seeds are
+    needed."""
     return next((n for n in SEEDS if lead_found(cells, n, known_df) <= lead), None)
 
 
 def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
-    """Return the smallest lead that can be detected with `seeds` seeds per cell and the noise of a
-    ranking, on the scale of the comparison. None if the noise is unknown."""
+    """Return the smallest lead that can be detected with `seeds` seeds per cell and the noise of
+    `ranking`, on the scale of the comparison. Return None if the noise is unknown."""
     spread = usual_spread(ranking)
     return None if spread is None else lead_found(cells, seeds, spread.df) * spread.sd
 
 
 def usual_spread(ranking: Ranking) -> Spread | None:
-    """Return the noise of a typical cell: the shared noise, or else the root mean square of the
-    cells' noise, with each cell's noise limited to three times the median. None if it is
-    unknown."""
+    """Return the noise of a typical cell: the shared noise, or the root mean square of the noise of
+    all cells. For the mean square, each cell's noise is limited to three times the median. Return
+    None if the noise is unknown."""
     noise = ranking.noise.between or ranking.noise
     spreads = sorted(noise.spreads.values(), key=lambda spread: spread.sd)
     if not spreads:
@@ -84,8 +85,8 @@ def usual_spread(ranking: Ranking) -> Spread | None:
 def noise_of(
     registry: Registry, sweep: str, metric: str | None, goal: str | None = None
 ) -> tuple[Ranking, float | None]:
-    """Return the ranking of a sweep's cells, and the standard deviation between seeds on the
-    scale of its comparison (None if the noise is unknown)."""
+    """Rank the cells of a sweep. Return the ranking and the standard deviation between seeds, on
+    the scale of the comparison (None if the noise is unknown)."""
     (data,) = settle(load(registry, sweep, metric, goal, rollouts=False))
     ranking = rank(data)
     spread = usual_spread(ranking)
@@ -93,25 +94,25 @@ def noise_of(
 
 
 def power_table(ranking: Ranking) -> list[SmallestLead]:
-    """Return the smallest lead that can be detected, for each of several numbers of seeds per
-    cell."""
+    """Return the smallest lead that can be detected, for several numbers of seeds per cell. Return
+    an empty list if the noise is unknown."""
     cells = len([cell for cell in ranking.measured if not cell.diverged])
     leads = [(seeds, smallest_lead(ranking, cells, seeds)) for seeds in SEEDS[:10]]
     return [SmallestLead(seeds, lead) for seeds, lead in leads if lead is not None]
 
 
 def lead_text(ranking: Ranking, lead: float) -> str:
-    """Return a lead as text: a difference, or a percentage on a log scale."""
+    """Return a lead as text: a percentage on a log scale, otherwise a difference."""
     if ranking.scale == "log":
         return f"{100 * (exp(lead) - 1):.2g} %"
     return labels.number(lead, 2)
 
 
 def before_launch(registry: Registry, plan: Plan) -> str | None:
-    """Return a sentence about the smallest lead that can be detected with the planned seeds. The
-    noise is taken from the first sweep in `noise: {from: ...}` whose noise is known, or from the
-    runs that this sweep already has. None if the noise is unknown, there is no metric, the sweep
-    has stages, or there are fewer than two cells or two seeds."""
+    """Return a sentence about the smallest lead that the planned seeds can detect. The noise comes
+    from the first sweep in `noise: {from: ...}` with a known noise. Without `from`, it comes from
+    the earlier runs of this sweep. Return None if the noise is unknown, if there is no metric, if
+    the sweep has stages, or if there are fewer than two cells or two seeds."""
     metric = plan.metric
     cells = Counter(run.cell for run in plan.runs if not run.retired)
     seeds = max(cells.values(), default=0)

@@ -42,8 +42,8 @@ _EFFICIENCY = 0.4
 
 @dataclass(frozen=True)
 class Unstable:
-    """A run that lost what it had learned, with its first, its best and its last value of the
-    metric. `worse` is set if the last value is worse than the first, beyond the noise."""
+    """A run whose last value of the metric is significantly worse than its best value. `worse` is
+    set if the last value is also significantly worse than the first."""
 
     run: str
     cell: str
@@ -55,9 +55,8 @@ class Unstable:
 
 @dataclass(frozen=True)
 class Rate:
-    """How often runs with this `value` of a setting went wrong: of `trials` runs with a result,
-    `count` diverged or were unstable. `low` and `high` are Wilson's 95 % interval of the
-    fraction."""
+    """How many runs with this `value` of a setting diverged or were unstable: `count` of the
+    `trials` runs with a result. `low` and `high` are Wilson's 95 % interval of the fraction."""
 
     axis: str
     value: str
@@ -69,8 +68,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Stability:
-    """The diverged and unstable runs of a sweep, and how often such runs occur at each value of
-    each axis."""
+    """The diverged and the unstable runs of a sweep, and the fraction of these runs at each value
+    of each axis."""
 
     diverged: tuple[RunData, ...]
     unstable: tuple[Unstable, ...]
@@ -78,7 +77,8 @@ class Stability:
 
 
 def assess(data: SweepData, keys: Sequence[str]) -> Stability:
-    """Find runs that went wrong, and where in the grid. `keys` are the settings that differ."""
+    """Find the diverged and the unstable runs, and their fraction at each value of the settings
+    `keys`."""
     diverged = tuple(run for run in data.runs if run.diverged)
     unstable = _unstable(data)
     ids = {run.name: run.id for run in data.runs}
@@ -89,23 +89,23 @@ def assess(data: SweepData, keys: Sequence[str]) -> Stability:
 
 @dataclass(frozen=True)
 class _Course:
-    """The values of a run over its steps, converted so that smaller is better."""
+    """The values of the metric over the steps of a run, with a sign so that smaller is better."""
 
     run: RunData
     values: Floats
 
     @cached_property
     def lasting(self) -> Floats:
-        """The running median of three consecutive values (if there are enough values): single
-        outliers have no effect."""
+        """The running median of three values, in which single outliers have no effect. With fewer
+        than `_MANY` values, the values themselves."""
         if len(self.values) < _MANY:
             return self.values
         return np.median(np.lib.stride_tricks.sliding_window_view(self.values, 3), axis=1)
 
     @property
     def gain(self) -> float:
-        """Half of the improvement from the first value to the best. (All of it may be too large for
-        a float.)"""
+        """Half of the improvement from the first value to the best. (The full improvement may be
+        too large for a float.)"""
         return float(self.lasting[0] / 2 - self.lasting.min() / 2)
 
     @property
@@ -151,7 +151,7 @@ class _Scatter(NamedTuple):
 
 
 def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int) -> float:
-    """Return half of the largest difference between two values of a run that noise can explain."""
+    """Return the limit beyond which half of a difference between values of a run is significant."""
     between, of_all = shared
     within = _about_a_line([course]) if len(course.values) >= _MANY else None
     scatters = [scatter for scatter in (between, within) if scatter is not None] or [of_all]
@@ -161,9 +161,9 @@ def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int
 
 
 def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
-    """Return the standard deviation between the runs of a cell at the same step, in the second half
-    of the runs' values. The result is the median over cells, so that a few cells with a bad run
-    have no effect."""
+    """Return the standard deviation between runs of the same cell at the same step. Only the second
+    half of the steps counts. The result is the median over cells. Return None if no cell has two
+    runs of the same length."""
     cells: dict[tuple[str, int], list[Floats]] = {}
     for course in courses:
         cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)
@@ -179,8 +179,8 @@ def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
 
 
 def _about_a_line(courses: Sequence[_Course]) -> _Scatter:
-    """Return the standard deviation of values around a straight line through their neighbours,
-    pooled over all `courses`."""
+    """Return the standard deviation of values around the straight line through their two
+    neighbours, pooled over `courses`."""
     bends = np.concatenate([np.abs(np.diff(course.values, 2)) for course in courses])
     return _Scatter(_SPREAD * float(np.median(bends)), max(2.0, _EFFICIENCY * len(bends)))
 

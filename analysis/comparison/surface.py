@@ -45,12 +45,12 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class AxisEffect:
-    """The effect of an axis. `p` is corrected for all axes. `importance` is the fraction of the
-    variance between cells that the axis explains. `permuted` is the increase of the prediction
-    error if values of the axis are shuffled, as a fraction of this variance. The curve is
-    `means` at `xs`, with a band from `low` to `high`: the metric with all other axes at their
-    average. `xs` are strings if the values are not numbers. `side` is the end toward which the
-    metric improves all the way, beyond the noise, else ""."""
+    """The effect of an axis. `p` is corrected for the number of axes. `importance` is the fraction
+    of the variance between cells that the axis explains. `permuted` is half of the increase of the
+    squared prediction error if the values of the axis are shuffled, as a fraction of the same
+    variance. At each of `xs`, `means` has the predicted metric at the average of all other axes,
+    with a 95 % band from `low` to `high`. If the prediction improves along the whole axis,
+    significantly, `side` is its best end ("smallest" or "largest"); otherwise it is empty."""
 
     key: str
     numeric: bool
@@ -72,9 +72,8 @@ class AxisEffect:
 
 @dataclass(frozen=True)
 class PairEffect:
-    """A pair of axes: `means` has a row for each of `ys` and a column for each of `xs`. `p`
-    belongs to the claim that the effect of one axis depends on the other, and is corrected for
-    all pairs."""
+    """The joint effect of two axes. `means` has a row for each of `ys` and a column for each of
+    `xs`. `p` is the p value of the interaction, corrected for the number of pairs."""
 
     x: str
     y: str
@@ -85,18 +84,18 @@ class PairEffect:
 
     @property
     def certain(self) -> bool:
-        """Whether the dependence is significant."""
+        """Whether the interaction is significant."""
         return self.p <= _PAIRED
 
 
 @dataclass(frozen=True)
 class Surface:
-    """A model of `cells` cells: the axes, the most important first; pairs of axes that matter;
-    the fraction of the variance that the model explains (adjusted for its number of terms); and
-    the axes that it leaves out, with reasons. `cut` is the number of outliers that were moved
-    closer. If there is no model, `why` is the reason, and there are no axes and no pairs.
-    `within` is the setting that separates blocks: then fractions refer to the variance within
-    blocks, and this setting is not judged."""
+    """A model of the metric, fitted to `cells` cells. `axes` starts with the most important axis.
+    `pairs` has pairs of axes with a significant interaction, and the most important pair.
+    `explained` is the fraction of the variance that the model explains (adjusted for the number of
+    terms). `left` has the settings that are not in the model, with reasons. `cut` is the number of
+    outliers that were moved to a limit. If there is no model, `why` is the reason. If `within`
+    names a setting that separates blocks, all fractions refer to the variance within blocks."""
 
     cells: int
     axes: tuple[AxisEffect, ...]
@@ -108,13 +107,13 @@ class Surface:
     within: str = ""
 
     def of(self, key: str) -> AxisEffect | None:
-        """Return the effect of an axis, if the model has it."""
+        """Return the effect of an axis. Return None if the axis is not in the model."""
         return next((axis for axis in self.axes if axis.key == key), None)
 
 
 def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | None:
-    """Fit the model if cells have two or more values of some axis; else return None. `within` is
-    the setting that separates blocks."""
+    """Fit the model. `within` is the setting that separates blocks. Return None if there is no axis
+    with two values that can be modelled."""
     cells = usable(ranking)
     candidates = [(key, _column(key, cells)) for key in ranking.keys]
     columns = [axis for _, axis in candidates if isinstance(axis, Column)]
@@ -137,7 +136,7 @@ def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | N
 
 
 def varying(ranking: Ranking) -> list[str]:
-    """Return the settings that have two or more values among the usable cells."""
+    """Return the settings that have two or more values in the usable cells."""
     cells = usable(ranking)
     return [k for k in ranking.keys if len({level(c.settings, k) for c in cells}) > 1]
 
@@ -147,8 +146,8 @@ def _why(cells: int) -> str:
 
 
 def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
-    """Return the columns of a setting. None if all cells have the same value, a string (the
-    reason) if the setting cannot be modelled."""
+    """Return the model's column for a setting. Return None if all cells have the same value. Return
+    a reason, as a string, if the setting cannot be modelled."""
     texts = [level(cell.settings, key) for cell in cells]
     if len(set(texts)) < 2:
         return None
@@ -158,8 +157,8 @@ def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
 
 
 def _pulled(y: Floats) -> tuple[Floats, int]:
-    """Return `y` with outliers moved to the limit `_FAR`, and the number of outliers. Otherwise a
-    single very bad cell would dominate the fit."""
+    """Move outliers in `y` to the limit `_FAR`, so that a single very bad cell cannot dominate the
+    fit. Return the result and the number of outliers."""
     low, high = np.quantile(y, [0.25, 0.75])
     reach = _FAR * (high - low)
     if not reach > 0:
@@ -171,9 +170,8 @@ def _pulled(y: Floats) -> tuple[Floats, int]:
 def _within_means(
     columns: Sequence[Column], cells: int
 ) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Choose as many terms as the number of cells allows: curves for all axes, else straight lines
-    for as many axes as possible, in the order of `columns`. Return the columns of the chosen terms,
-    and the axes that are left out, with reasons."""
+    """Choose a curve for each axis if there are enough cells, otherwise straight lines for as many
+    axes as possible. Return the chosen columns, and the axes that are left out, with reasons."""
     curved = 1 + sum(axis.width for axis in columns)
     if 2 * curved <= cells:
         return list(columns), []
@@ -189,8 +187,6 @@ def _within_means(
 
 
 def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Return the axes whose terms are not collinear with terms of earlier axes, and the axes
-    that are left out, with reasons."""
     design = np.ones((len(columns[0].at), 1)) if columns else np.empty((0, 1))
     remaining: list[Column] = []
     left: list[tuple[str, str]] = []
@@ -222,9 +218,6 @@ def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str
 
 
 class _Scene(NamedTuple):
-    """The model, the model with knots (which is drawn), the sum of squares that fractions refer
-    to, and the conversion of the model's numbers to values of the metric."""
-
     model: Fit
     drawn: Fit
     total: float
@@ -269,8 +262,8 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
 
 
 def _importance(model: Fit, index: int, total: float) -> Share:
-    """Return the fraction of the variance that an axis explains, from its F statistic minus the
-    contribution of noise. The interval comes from the noncentral F distribution."""
+    """Return the fraction of the variance that an axis explains, without the contribution of noise.
+    The interval is that of a noncentral F distribution."""
     squares, terms = model.squares(index)
     if not model.variance > 0:
         return Share(squares / total, squares / total, squares / total)
@@ -286,10 +279,9 @@ def _importance(model: Fit, index: int, total: float) -> Share:
 
 
 def _permuted(model: Fit, index: int, total: float) -> Share:
-    """Return the increase of the squared prediction error of left-out cells if an axis is shuffled,
-    averaged over all shuffles, as a fraction of the variance. The increase is halved, because it
-    contains the variance of the effect twice: once for the real values, once for the shuffled ones.
-    The interval is over cells."""
+    """Shuffle an axis, and return the increase of the squared prediction error of left-out cells as
+    a fraction of the variance. The increase is halved, because it contains the variance of the
+    effect twice: for the real values and for the shuffled values."""
     part = model.alone(index)
     errors = model.left / (1 - model.leverage)
     with_own = errors + model.alone(index, without_own=True)
@@ -302,8 +294,6 @@ def _permuted(model: Fit, index: int, total: float) -> Share:
 
 
 def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
-    """Return the end toward which the curve improves all the way, if the ends differ
-    significantly at 5 % / number of axes (Bonferroni); else ""."""
     steps = np.diff(sign * means)
     if not (np.all(steps < 0) or np.all(steps > 0)):
         return ""
@@ -321,10 +311,9 @@ def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
 def _pairs(
     scene: _Scene, order: Sequence[int], axes: Mapping[int, AxisEffect]
 ) -> tuple[PairEffect, ...]:
-    """Return at most three pairs of numeric axes: those with a significant interaction, and the
-    most important pair of axes that are both significant. A pair is not tested for interaction
-    if one of its axes has three or more numbers but only a straight line in the model, because
-    the curve of this axis would look like an interaction."""
+    """Return at most three pairs of numeric axes: the pairs with a significant interaction, and the
+    most important pair of axes with significant effects. A `_flattened` axis is not tested for
+    interaction, because its curvature would look like an interaction."""
     flat = [i for i in order if axes[i].numeric]
     pairs = list(combinations(flat, 2))
     columns = scene.model.columns
@@ -337,13 +326,11 @@ def _pairs(
 
 
 def _flattened(axis: Column) -> bool:
-    """Return whether an axis with three or more numbers has only a straight line in the model."""
+    """Return whether an axis has three or more numbers, but only a straight line in the model."""
     return axis.numeric and not axis.curved and len(np.unique(axis.at)) > 2
 
 
 def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:
-    """Return the surface of two axes: the effect of each axis, plus their product if it is
-    significant."""
     (a, b), model = pair, scene.model
     at = np.linspace(-1, 1, _PLANE)
     plane = model.part(b, at)[0][:, np.newaxis] + model.part(a, at)[0] - model.weights[0]

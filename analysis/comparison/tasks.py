@@ -21,7 +21,7 @@ from sweeper.results.cells import center
 
 @dataclass(frozen=True)
 class ScoredCheckpoint:
-    """The mean scores of a cell's runs at a checkpoint: a dict from suite to score."""
+    """The scores of a cell at a checkpoint: a dict from suite to the mean score of the runs."""
 
     cell: str
     checkpoint: str
@@ -31,8 +31,8 @@ class ScoredCheckpoint:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Scores of checkpoints on suites: all checkpoints of the best cell, and the last checkpoint of
-    each other cell, in the order of the ranking."""
+    """The scores of checkpoints on suites: all checkpoints of the best cell, and the last
+    checkpoint of each other cell. Cells are in the order of the ranking."""
 
     suites: tuple[str, ...]
     rows: tuple[ScoredCheckpoint, ...]
@@ -46,9 +46,9 @@ _ENOUGH = 3
 
 @dataclass(frozen=True)
 class TasksCell:
-    """A cell over all tasks. `low` and `high` bound its interquartile mean (None with fewer than
-    three runs). `improves` is the probability that a run of the cell beats a run of the first
-    cell."""
+    """The results of a cell on all tasks together. `iqm` is the interquartile mean, with the
+    interval from `low` to `high` (None for fewer than three runs). `improves` is the probability
+    that a run of this cell beats a run of the first cell."""
 
     cell: str
     runs: int
@@ -64,8 +64,8 @@ class TasksCell:
 
 @dataclass(frozen=True)
 class Tasks:
-    """A comparison of cells over several `tasks`, each with the same metric `leaf`. The cell
-    with the best interquartile mean is first."""
+    """A comparison of cells on several `tasks`. All tasks have the same kind of metric, `leaf`. The
+    cell with the best interquartile mean is first."""
 
     leaf: str
     tasks: tuple[str, ...]
@@ -73,7 +73,7 @@ class Tasks:
 
 
 def by_checkpoints(ranking: Ranking) -> Checkpoints | None:
-    """Return the scores of checkpoints; None if no suite was evaluated."""
+    """Return the scores of checkpoints. Return None if no checkpoint was evaluated on a suite."""
     rows: list[ScoredCheckpoint] = []
     for cell in ranking.cells:
         runs = [run for run in cell.runs if run.scores and not run.superseded]
@@ -99,9 +99,9 @@ def _at_checkpoint(
 
 
 def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
-    """Return a comparison of cells over a family of tasks. Every counted run must have recorded
-    all tasks of the family, with scores from 0 to 1. None if there is no such family, or if the
-    sweep's metric is not maximized."""
+    """Compare cells on a family of tasks that all counted runs have recorded (see `splits.family`).
+    Return None if there is no family, if a score is not from 0 to 1, or if the sweep does not
+    maximize its metric."""
     counting = [run for cell in ranking.cells for run in cell.runs if run.counts]
     recorded = frozenset(data.keys).intersection(*(run.curves for run in counting))
     keys = family(recorded, data.metric_name) if counting else ()
@@ -166,12 +166,12 @@ def interval(scores: Floats) -> tuple[float, float]:
 
 
 def profile(scores: Floats, levels: Sequence[float]) -> list[float]:
-    """Return the fraction of scores above each level."""
+    """Return a list with the fraction of scores above each level."""
     return [float((scores > level).mean()) for level in levels]
 
 
 def improvement(first: Floats, second: Floats) -> float:
-    """Return the probability that a run of `first` beats a run of `second`, averaged over the
-    tasks. A tie counts as half (Mann and Whitney's U, divided by the number of pairs)."""
+    """Return the probability that a run of `first` beats a run of `second`, averaged over tasks. A
+    tie counts as half a win (Mann and Whitney's U, divided by the number of pairs)."""
     gaps = first[:, np.newaxis, :] - second[np.newaxis, :, :]
     return float(((gaps > 0) + 0.5 * (gaps == 0)).mean())
