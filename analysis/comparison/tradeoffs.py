@@ -16,9 +16,9 @@ _NAMES = {"seconds": "time per run (s)", "tokens": "tokens per run", "dollars": 
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """The metric (`y`) of each cell against another quantity (`x`), both as means over the runs
-    that count. `front` has the cells for which no other cell is better in one quantity and at least
-    as good in the other. `front` is None for quantities of which less is not better."""
+    """The metric (`y`) of each cell against another quantity (`x`). Both are means over the cell's
+    runs that count. `front` has the cells on the Pareto front. `front` is None if a smaller `x` is
+    not better, for example if `x` is the reward."""
 
     name: str
     kind: str
@@ -29,8 +29,8 @@ class Tradeoff:
 
 
 def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
-    """Return the indexes of the points on the Pareto front, if less is better in both `x` and
-    `y`."""
+    """Return the indexes of the points on the Pareto front, where smaller `x` and smaller `y` are
+    better."""
     order = sorted(range(len(x)), key=lambda i: (x[i], y[i]))
     indices: list[int] = []
     best = math.inf
@@ -46,8 +46,8 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
 def find_tradeoffs(
     data: SweepData, ranking: Ranking, prices: Mapping[str, float]
 ) -> list[Tradeoff]:
-    """Return the metric against dollars, time and tokens, and against each of the other recorded
-    quantities that have a role, such as the reward or the KL divergence."""
+    """Return the metric against dollars, time, tokens, KL divergence, entropy, length, accuracy and
+    reward. Quantities that fewer than two cells recorded, or that do not vary, are left out."""
     if data.metric is None or len(ranking.measured) < 2:
         return []
     name = data.metric.name

@@ -69,17 +69,16 @@ def panels(study: Study) -> Iterator[Panel]:
 
 
 def telling(study: Study) -> list[str]:
-    """Return all settings that vary, the most important first: first the settings in the model of
-    all axes, in the model's order, then `matched` axes, then other axes, both by the size of their
-    effect."""
+    """Return the settings that vary. The settings in the model of all axes come first, in the order
+    of the model. The axes whose `matched` is set follow, then all others. Axes outside the model
+    are sorted by the size of their effect."""
     model = study.surface.axes if study.surface is not None else ()
     keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]
     return list(dict.fromkeys([*keys, *varying(study.ranking)]))
 
 
 def _axis(study: Study, key: str, metric: str) -> Panel | None:
-    """Draw the mean of each value of a `matched` axis, or of an axis of strings that is not in the
-    model. For another axis, draw the cells as points with the model."""
+    """Draw the metric by a setting. None for a setting with too many different strings."""
     axis = next((axis for axis in study.axes if axis.key == key), None)
     effect = study.surface.of(key) if study.surface is not None else None
     if axis is not None and (axis.matched or (effect is None and axis.levels[0].number is None)):
@@ -133,8 +132,8 @@ def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
 def scatter_figure(
     key: str, effect: AxisEffect | None, ranking: Ranking, metric: str
 ) -> dict[str, Any] | None:
-    """Draw the means of the cells against a setting, with the model's curve. None for a setting
-    with too many different strings."""
+    """Draw the means of the cells against a setting, with the curve of the model if `effect` is
+    given. None for a setting with more than `_MOST` different strings."""
     cells = [cell for cell in usable(ranking) if cell.summary.mean is not None]
     numbers = ordered(key, [cell.settings for cell in cells if key in cell.settings])
     numeric = bool(numbers) and all(key in cell.settings for cell in cells)
@@ -159,8 +158,7 @@ def scatter_figure(
 
 
 def _marked(low: float, high: float) -> dict[str, Any]:
-    """Return the tick marks of a setting, with numbers as the report writes them: 3e-4, not
-    0.0003."""
+    """Return the tick marks of a log axis, with numbers as in the report: 3e-4, not 0.0003."""
     ticks = marks(low, high)
     return {**ticks, "ticktext": [labels.place(float(value)) for value in ticks["tickvals"]]}
 
@@ -170,7 +168,8 @@ def _x(cell: Cell, key: str, *, numeric: bool) -> Any:
 
 
 def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
-    """Yield the model's means with their band, or error bars for values that are not numbers."""
+    """Yield the model's means: a curve with a band for numbers, points with error bars for
+    strings."""
     meta = {"cell": -1, "tone": 0 if effect.certain else -1}
     colour = PALETTE[0] if effect.certain else MUTED
     if not numeric:
@@ -227,8 +226,8 @@ def _marks(points: Sequence[tuple[Any, float, Cell]], tone: int) -> dict[str, An
 
 
 def plane_figure(pair: PairEffect, ranking: Ranking, sign: float) -> dict[str, Any]:
-    """Draw contour lines of the model over two axes, darker where the metric is better, with the
-    cells as points."""
+    """Draw contour lines of the model over two axes. The lines are darker where the metric is
+    better. Each cell is a point."""
     values = np.array(pair.means)
     unit = float(np.max(np.abs(values))) or 1.0
     ends = float(values.min()) / unit, float(values.max()) / unit
@@ -384,8 +383,7 @@ def _brief(text: str) -> str:
 
 def _places(key: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return a dict from each value of a setting to its position between 0 and 1. Numbers are
-    placed by size, on a log scale if they are spaced by ratios; other values are placed in their
-    order."""
+    placed by size, on a linear or a logarithmic scale. Other values are spaced evenly."""
     numbers = ordered(key, settings)
     texts = list(dict.fromkeys(level(values, key) for values in settings))
     if len(numbers) == len(texts) > 1:

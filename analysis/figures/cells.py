@@ -141,8 +141,8 @@ def tradeoff_figure(tradeoff: Tradeoff, ranking: Ranking, metric: str) -> dict[s
 
 
 def profiles(tasks: Tasks, ranking: Ranking) -> dict[str, Any]:
-    """Draw performance profiles of the first cells: the fraction of their scores above each
-    level."""
+    """Draw performance profiles of the first cells: for each level, the fraction of a cell's scores
+    that are above the level."""
     colours = tones(ranking)
     positions = {cell.name: i for i, cell in enumerate(ranking.cells)}
     names = {cell.name: plain(cell_text(cell)) for cell in ranking.cells}

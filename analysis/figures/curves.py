@@ -53,8 +53,8 @@ def band(runs: Sequence[Series]) -> Band:
 
 
 def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
-    """Return the values as an array with a row for each run, if all runs have the same steps (see
-    `reading/history.py`) and only finite values; else None."""
+    """Return the values as an array with a row for each run. None if the runs have different steps,
+    or if a value is not finite."""
     if any(points.steps is not runs[0].steps for points in runs):
         return None
     table = np.stack([points.values for points in runs])
@@ -62,8 +62,8 @@ def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
 
 
 def smooth(points: Series, window: float) -> Series:
-    """Return a moving mean of the finite values over `window` steps. Toward the ends of the curve
-    the window shrinks to the distance from the end, so that the curve keeps its last value."""
+    """Return a moving mean of the finite values over `window` steps. Near both ends of the curve
+    the window is smaller, so that the first and the last value do not change."""
     finite = np.isfinite(points.values)
     steps, values = points.steps[finite], points.values[finite]
     if not len(steps) or not window > 0:
@@ -83,9 +83,9 @@ def smooth(points: Series, window: float) -> Series:
 
 
 def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:
-    """Return the positions of at most `points` values to draw, ascending: the first, the last, and
-    the lowest and the highest in each bucket between them (the MinMax method, which keeps spikes
-    that a mean would hide)."""
+    """Return the positions of at most `points` values to draw, ascending. The first and the last
+    value are drawn. The values between them are divided into buckets, and the lowest and the
+    highest value of each bucket are drawn (the MinMax method), which keeps spikes."""
     return thin_rows(values[np.newaxis], points)[0]
 
 

@@ -31,10 +31,9 @@ _POWERS = 10.0 ** np.arange(309)
 
 class Panel(NamedTuple):
     """A figure, its `section` of the report, its unique `name`, and a description for readers who
-    cannot see it. Each trace of a figure has a dict `meta`. In `meta`, `role` is a word that
-    determines when the trace is drawn and whether a reader can hide it. For traces of a cell,
-    `meta` also has `cell` (the position in the ranking) and `tone` (an index into `PALETTE`, or -1
-    for grey)."""
+    cannot see it. Each trace of the figure has a dict `meta`: `role` is the kind of trace, such as
+    "mean" or "band"; `cell` is the position of the trace's cell in the ranking, or -1; `tone` is an
+    index into `PALETTE`, or -1 for grey."""
 
     section: Section
     name: str
@@ -44,9 +43,8 @@ class Panel(NamedTuple):
 
 
 def rounded(values: Floats | Sequence[float]) -> list[float | None]:
-    """Round values to as many digits as a plot can show. Return None for values that are not
-    finite, or whose rounded value is infinite. Each result is the float closest to a short
-    decimal, so JSON writes it with few digits."""
+    """Round values to as many digits as a plot can show, so that JSON writes few digits. A value
+    that is not finite, before or after rounding, becomes None."""
     raw = np.asarray(values, dtype=float)
     size = np.abs(raw)
     plain = (size > 0) & (size < np.inf)
@@ -70,8 +68,8 @@ _TEXTS, _SIGNS = 18, 16
 
 
 def categories(figure_layout: dict[str, Any], texts: Sequence[str]) -> None:
-    """Set the labels of an axis of strings. Long labels lose their middle, and if there are many
-    labels, only some are shown. The figure gets the height that rotated labels need."""
+    """Label an axis of strings. Long labels are cut in the middle. If there are many labels, only
+    some are shown. The figure becomes taller if plotly has to rotate the labels."""
     stride = -(-len(texts) // _TEXTS)
     marked = list(texts)[::stride]
     short = [_shortened(html.unescape(text)) for text in marked]
@@ -98,7 +96,7 @@ def integers(values: Floats) -> list[float | None]:
 def layout(
     x_title: str, *, low: float = 0.0, high: float = 0.0, height: int = 420, y_title: str = ""
 ) -> dict[str, Any]:
-    """Return the layout that all figures share. The values lie between `low` and `high`."""
+    """Return the layout of all figures. The y axis is logarithmic if `is_wide(low, high)`."""
     axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
     y: dict[str, Any] = {**axis, "type": "linear"}
     y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 should not appear as 2n
@@ -126,20 +124,20 @@ def layout(
 
 def is_wide(low: float, high: float) -> bool:
     """Return whether values from `low` to `high` are easier to read on a log axis: they are
-    positive and span more than one and a half orders of magnitude."""
+    positive and span more than a factor of 30."""
     return low > 0 and high / low > 30
 
 
 def marks(low: float, high: float) -> dict[str, Any]:
-    """Return the tick marks of a logarithmic axis. Between powers of ten, plotly's own labels
-    show only the first digit."""
+    """Return the tick marks of a log axis. (Between powers of ten, plotly itself would write only
+    the first digit: 2 for 0.02.)"""
     values = log_ticks(low, high)
     return {"tickvals": values, "ticktext": [tick_text(value) for value in values]}
 
 
 def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale) -> dict[str, Any]:
-    """Return the layout of the small figure of a setting: its values on the x axis, the metric
-    on the y axis with the given scale."""
+    """Return the layout of a small figure with the setting `key` on the x axis and the metric on
+    the y axis. `values` are values of the metric."""
     result = layout(key, low=min(values), high=max(values), height=260, y_title=metric)
     result["xaxis"]["rangemode"] = "normal"
     result["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
@@ -174,8 +172,8 @@ def plain(text: str) -> str:
 
 
 def tones(ranking: Ranking) -> dict[str, int]:
-    """Return a dict from cell to tone. The first cells of the ranking get a colour each; the
-    other cells are grey."""
+    """Return a dict from the name of each cell to its tone: an index into `PALETTE` for the first
+    cells of the ranking, -1 (grey) for the others."""
     return {
         cell.name: position if position < COLOURED else -1
         for position, cell in enumerate(ranking.cells)
@@ -183,7 +181,7 @@ def tones(ranking: Ranking) -> dict[str, int]:
 
 
 def row_tones(ranking: Ranking) -> dict[str, int]:
-    """Return `tones` for the rows of tables, in which grey is `COLOURED` instead of -1."""
+    """Return the tones of cells in tables, where the tone of grey cells is `COLOURED`."""
     return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
 
 

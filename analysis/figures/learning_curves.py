@@ -63,13 +63,12 @@ def panels(study: Study) -> Iterator[Panel]:
 def curves(
     ranking: Ranking, key: str, *, main: bool = True, even: bool = False
 ) -> dict[str, Any] | None:
-    """Draw `key` by step: a thin line for each run, and a strong line for the mean of a cell's
-    runs, with a band from the lowest to the highest value. None if nothing was recorded. The mean
-    is over the runs that count (or over all runs as long as none counts), at the steps that all of
-    these runs recorded. The curve of a diverged run ends in a cross. `main` figures also offer
-    other x axes than the step; if there are very many runs, the other figures show only means. With
-    `even`, the figure starts on a linear scale: on a log scale, the smallest rewards, which are
-    noise, would fill the figure."""
+    """Draw `key` by step: a thin line for each run, and a strong line for the mean of each cell
+    with several runs, with a band from the lowest to the highest value. The mean is over the runs
+    that count (over all runs if none counts), at the steps that all these runs recorded. The curve
+    of a diverged run ends in a cross. `main` figures can also be drawn by tokens or time; other
+    figures of more than `_MANY` runs show only means. With `even`, the y axis is linear at first:
+    on a log axis, noise near 0 would fill the figure. None if no run recorded `key`."""
     traces: list[dict[str, Any]] = []
     colours = tones(ranking)
     drawn = sum(key in run.curves for cell in ranking.cells for run in cell.runs)
@@ -99,8 +98,6 @@ def curves(
 
 
 class _Pen:
-    """The drawing of the curves of a key."""
-
     def __init__(
         self,
         key: str,
@@ -143,8 +140,8 @@ class _Pen:
         return traces
 
     def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
-        """Return the grey cells as a single trace, which has for each cell the mean of its runs,
-        or its only run. Crosses of diverged runs follow."""
+        """Return one trace for all grey cells, with the mean curve of each cell, and then crosses
+        for diverged runs. Empty if no cell has a curve."""
         parts = [(i, cell, line) for i, cell in cells if (line := self._typical(cell)) is not None]
         if not parts:
             return []
@@ -188,8 +185,6 @@ class _Pen:
         return [trace, *crosses[:_CROSSES]]
 
     def _even(self, shown: Sequence[tuple[Series, Any]]) -> list[list[float | None]]:
-        """Return one list for each smoothing window: the values of all series, smoothed with this
-        window, at the drawn positions."""
         return [
             rounded(_joined([smooth(points, window).values[at] for points, at in shown]))
             for window in self.windows
@@ -204,7 +199,8 @@ class _Pen:
         return np.interp(steps, points.steps, run.clocks[name][points.rows])
 
     def _typical(self, cell: Cell) -> Series | None:
-        """Return the finite values of the mean of a cell's runs, or of its only run."""
+        """Return the mean curve of a cell's runs, or the curve of one run if there is no mean. None
+        if no run has a finite value."""
         drawn = [run for run in cell.runs if self.key in run.curves]
         whole = [run.curves[self.key] for run in drawn if run.counts]
         if len(whole) > 1:
@@ -217,8 +213,6 @@ class _Pen:
         return None
 
     def _clocks(self, runs: Sequence[RunData], at: Sequence[Any]) -> dict[str, Floats]:
-        """Return a dict from each clock that all `runs` have to its mean over the runs, at the
-        positions `at` of their series."""
         if not self.clocks or not runs:
             return {}
         names = sorted(set(runs[0].clocks).intersection(*(run.clocks for run in runs)))
@@ -275,8 +269,6 @@ class _Pen:
 
 
 class _Shown(NamedTuple):
-    """A band over runs, the band over smoothed runs, and the steps that are drawn."""
-
     band: Band
     even: Sequence[Band]
     drawn: Any
@@ -314,8 +306,8 @@ def _joined(parts: Sequence[Floats]) -> Floats:
 
 
 def _thinned(series: Sequence[Series], limit: int) -> list[Any]:
-    """Return the positions to draw of each series. A short curve is drawn completely, with gaps
-    where a value is missing; of a long curve, only finite values are drawn."""
+    """Return the positions to draw of each series. Only short curves include the positions of
+    values that are not finite, which appear as gaps."""
     if len({len(points.values) for points in series}) == 1:
         table = np.stack([points.values for points in series])
         if np.isfinite(table).all():

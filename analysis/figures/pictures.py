@@ -75,7 +75,7 @@ def picture(figure: Mapping[str, Any], title: str) -> bytes:
 
 
 def drawing(figure: Mapping[str, Any], title: str) -> Any:
-    """Convert a figure of the page into one of matplotlib."""
+    """Convert a figure for plotly into a figure of matplotlib."""
     layout: Mapping[str, Any] = figure["layout"]
     drawn: Any = Figure(figsize=(_WIDTH / 72, (layout["height"] + 40) / 72))
     axes = drawn.add_subplot(title=_text(title))
@@ -165,12 +165,12 @@ def _ticks(
 
 
 def _text(text: str, most: int = _LABEL) -> str:
-    """Convert a text for plotly to plain text, cut to the space in a picture."""
+    """Convert a label for plotly to plain text of at most `most` characters."""
     shown = sanitize(html.unescape(text))
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def _number(value: Any, *, log: bool = False) -> float:
-    """Return a value that can be drawn, else NaN."""
+    """Return `value` as a float; NaN if `value` cannot be drawn."""
     drawable = isinstance(value, int | float) and (_LEAST if log else -_MOST) <= value <= _MOST
     return float(value) if drawable else math.nan

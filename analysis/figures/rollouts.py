@@ -82,8 +82,8 @@ def passes(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
 def over_iterations(
     behaviour: Behaviour, ranking: Ranking, quantity: str, title: str, *, share: bool
 ) -> dict[str, Any] | None:
-    """Draw the `quantity` ("signal", "length" or "reward") of the cells by iteration. None
-    if no cell has the quantity for more than one iteration."""
+    """Draw the `quantity` ("signal", "length" or "reward") of the cells by iteration, in percent if
+    `share` is set. None if no cell has values for two iterations."""
     traces: list[dict[str, Any]] = []
     hover = "iteration %{x}: %{y:.0%}" if share else "iteration %{x}: %{y}"
     for shown in reversed(_shown(behaviour, ranking)):

@@ -82,8 +82,8 @@ def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
 
 
 def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
-    """Yield the findings of the model of all axes. Trends of the axes in `trends` are left out:
-    the means of the grid show them already."""
+    """Yield the findings of the model of all axes. The trends of axes in `trends` are left out,
+    because other findings state them."""
     modelled = [axis for axis in surface.axes if axis.certain]
     flat = [axis.key for axis in surface.axes if not axis.certain]
     where = f"within each {surface.within}" if surface.within else "between cells"

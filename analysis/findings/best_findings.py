@@ -155,9 +155,8 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
 
 
 def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
-    """Describe the cells that are unlikely to be the best. Each cell in `apart` is excluded by a
-    test of its own. Cells in `worse` are also excluded by intervals that hold for all cells
-    simultaneously."""
+    """Describe the cells in `apart`, which are unlikely to be the best, and name those in `worse`,
+    which are worse than the best beyond the noise. Return "" if `apart` is empty."""
     if not apart:
         return ""
     text = f" {plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"
@@ -170,9 +169,9 @@ def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
 
 
 def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
-    """Return a warning if the best cell leads with so few runs that the result depends on
-    assumptions about the noise: the best cell has a single run, or the noise is not shared and
-    the runs of the two leading cells can be divided between them in fewer than `DEALS` ways."""
+    """Return a warning if the lead of the best cell rests on too few runs: on a single run or, if
+    each cell has its own noise, on fewer runs than `DEALS` requires. The list is empty if a cell is
+    tied with the best."""
     if ranking.tied or ranking.equal:
         return []
     nearest = max(ranking.apart, key=lambda cell: ranking.comparisons[cell.name].p)
@@ -273,7 +272,8 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
 
 
 def _last_words(data: SweepData) -> str:
-    """Return a phrase with the last log line of the first failed run that has one."""
+    """Return a sentence with the last log line of a failed run; "" if no failed run has a log
+    line."""
     for run in data.runs:
         if run.state == "failed" and run.last_line:
             return f" The last line of {run.name}: {run.last_line[:200]}"

@@ -151,9 +151,9 @@ def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None
 
 
 def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return a finding if runs are judged by their best evaluation and evaluations of the best
-    cell vary more than those of another cell, or may do so. The best of noisier values is better
-    by chance."""
+    """Return a finding if runs are judged by their best evaluation, and the evaluations of the best
+    cell vary more, or may vary more, than those of another cell. The more values vary, the better
+    the best of them is by chance."""
     best = ranking.best
     if data.metric is None or data.metric.at != "best" or best is None:
         return []
@@ -182,8 +182,8 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
 def _maybe_noisier(
     data: SweepData, ranking: Ranking, best: Cell, spread: tuple[float, float]
 ) -> list[Finding]:
-    """Return a finding if the best cell's evaluations may be so much noisier than another cell's
-    that noise explains the lead. The list is empty if a cell is tied with the best."""
+    """Return a finding if larger noise of its evaluations could explain the lead of the best cell.
+    The list is empty if a cell is tied with the best, since there is no lead to explain."""
     counts = [len(points.values) for points in _curves(data, best)]
     if ranking.tied or not ranking.apart or not counts:
         return []
@@ -207,9 +207,8 @@ def _maybe_noisier(
 
 
 def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
-    """Return the standard deviation of single evaluations around the trend of their run, and its
-    degrees of freedom, from the second half of each run. None if there are too few evaluations,
-    if their second differences do not look like noise, or if the deviation is 0."""
+    """Return the standard deviation of evaluations around the trend of their run, and its degrees
+    of freedom. Only the second half of each run is used. None if the noise cannot be estimated."""
     bends = [
         np.diff(points.values[len(points.values) // 2 :], 2)
         for points in (curve.finite for curve in _curves(data, cell))

@@ -28,7 +28,7 @@ _RATIOS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """A true statement about the sweep. `level` is "good", "note" or "warning"; `evidence` has the
+    """A statement about the sweep. `level` is "good", "note" or "warning"; `evidence` has the
     numbers behind `text`."""
 
     kind: str
@@ -38,7 +38,7 @@ class Finding:
     evidence: Mapping[str, Any] | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return the entry in `report.json`."""
+        """Return the finding as an entry of `report.json`."""
         document = asdict(self)
         return {**document, "cells": list(self.cells), "evidence": dict(self.evidence or {})}
 

@@ -31,8 +31,8 @@ _EFFICIENCY = 0.5
 
 
 class Side(NamedTuple):
-    """The mean values of a cell at the end of its runs, on training data and on held-out data
-    (None if not recorded)."""
+    """The values of a cell on training data and on held-out data. If a cell did not record one of
+    the two metrics, `n` is 0 in the summary of this metric."""
 
     cell: str
     training: Summary
@@ -41,11 +41,10 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A comparison of training and held-out values. `judged` is True if the sweep is judged by
-    the `training` metric. `ranking` ranks the cells by the held-out metric. `gap` is the mean
-    over all cells of held-out minus training value, signed so that more is worse; the mean over
-    the best cell alone would be biased. `gap` is None if the metrics measure different
-    quantities."""
+    """A comparison of training and held-out values. `judged` says whether the sweep is judged by
+    the `training` metric. `ranking` ranks the cells by the held-out metric. `gap` says how much
+    worse held-out values are than training values, as a mean over all cells. `gap` is None if the
+    metrics measure different quantities or no cell has both values."""
 
     metric: Metric
     training: str
@@ -91,7 +90,7 @@ def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
 
 def _pair(data: SweepData, metric: Metric, ranking: Ranking) -> tuple[Metric, str, bool] | None:
     """Return the held-out metric, the training metric, and whether the sweep is judged by the
-    training metric."""
+    training metric. None if the runs did not record both metrics."""
     recorded = {key for run in data.runs if run.counts for key in run.curves}
     for key in counterparts(metric.name, frozenset(recorded)):
         goal = metric.goal if same_quantity(key, metric.name) else goal_of(key)
@@ -109,9 +108,9 @@ def _counting(ranking: Ranking) -> list[RunData]:
 
 
 def _judged_by(data: SweepData, metric: Metric) -> SweepData:
-    """Return `data` with its runs judged by their last value of `metric`. Only runs that count for
-    the sweep's metric can count, and the sweep's rule for failed runs applies. Noise estimated from
-    other sweeps is left out, since it was measured for the sweep's metric."""
+    """Return `data` with its runs judged by their last value of `metric`. Runs that do not count
+    for the sweep's metric get no value. The sweep's rule for failed runs is kept. Noise of other
+    sweeps is removed, because it was measured for the sweep's metric."""
     current = data.metric
     if current is not None:
         metric = replace(metric, failed=current.failed)
@@ -126,10 +125,9 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
 
 
 def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
-    """Return the mean gap over all cells. The error of this mean has two parts: the noise between
-    runs of a cell (between cells, if any cell has only one run), and the scatter of the mean
-    training curve from step to step, because the last batches of all runs may be easy. The interval
-    is missing if curves are too short to show this scatter."""
+    """Return the mean gap over all cells; None if no cell has a gap. The interval allows for the
+    noise between runs (between cells, if a cell has a single run) and for the noise of the last
+    training batches. Without an estimate of both, the result has no interval."""
     groups: list[list[float]] = []
     for cell in ranking.cells:
         ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]
@@ -151,8 +149,8 @@ def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
 
 
 def _of_batches(ranking: Ranking, training: str) -> Spread | None:
-    """Return the scatter of the last values of the mean training curve around a straight line
-    through their neighbours."""
+    """Return the noise of the mean training curve from step to step, estimated from its last
+    values. None if the curve is too short or has values that are not finite."""
     curves = [run.curves[training].values for run in _counting(ranking) if training in run.curves]
     last = min(map(len, curves), default=0)
     if last < _POINTS:
@@ -239,8 +237,9 @@ def _held_standing(held: HeldOut, best: Cell) -> str:
 def told_with(
     verdict: Verdict, held: HeldOut | None, items: Sequence[Compared], ranking: Ranking
 ) -> Verdict:
-    """If the sweep is judged by training data, add the held-out value to the verdict. Otherwise,
-    if the best cell has no interval over runs, add the interval over items."""
+    """Return the verdict with the held-out value of the best cell, if the sweep is judged by
+    training data. Otherwise, if the best cell has no interval over runs, add its interval over
+    items."""
     best = ranking.best
     if best is None:
         return verdict
@@ -295,8 +294,8 @@ def _headed(verdict: Verdict, held: HeldOut, side: Side, best: Cell) -> Verdict:
 
 
 def _checks(verdict: Verdict, kind: str) -> Iterator[Check]:
-    """Yield the checks of the verdict. If the first check is about noise, its answer gets the words
-    "in training", and a check about held-out data follows."""
+    """Yield the checks of the verdict, with a check about held-out data after the check about
+    noise."""
     held = {"ahead": "ahead there too", "tied": "tied", "worse": "worse than another"}
     answer = Check("Held out?", held.get(kind, "not known"), kind == "ahead")
     for position, check in enumerate(verdict.checks):

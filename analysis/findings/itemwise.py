@@ -12,9 +12,9 @@ from sweeper.sweep.labels import plural
 
 
 def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
-    """Return a comparison for each task with recorded answers, held-out tasks before training
-    tasks. Among held-out tasks, and among training tasks, a task to which the metric belongs comes
-    first. A cell is left out if one of its counted runs has no answers."""
+    """Return a comparison for each task with recorded answers. Held-out tasks come before training
+    tasks. In both groups, the tasks of the metric come first. A cell is compared only if each of
+    its counted runs has answers."""
     tasks = dict.fromkeys(entry.task for run in data.runs for entry in run.items)
     compared = [result for task in tasks if (result := _of_task(data, ranking, task)) is not None]
     metric = data.metric_name or ""
@@ -53,8 +53,8 @@ def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
 
 
 def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Finding]:
-    """Return a finding that compares the best cell of `compared[0]` with its other cells. The
-    list is empty if `compared[0]` is about a training task or has fewer than two cells."""
+    """Return a finding that compares the best cell of the first task with the other cells. The list
+    is empty if this is a training task or has fewer than two cells, or if there is no task."""
     if not compared or compared[0].training or len(compared[0].cells) < 2:
         return []
     first = compared[0]

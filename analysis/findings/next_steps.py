@@ -72,7 +72,7 @@ def next_steps(
 
 
 def failures(data: SweepData) -> Iterator[str]:
-    """Yield the next steps for unfinished or failed runs."""
+    """Yield the next steps for runs that are unfinished or failed."""
     states = Counter(run.state for run in data.runs)
     pending = sum(states[state] for state in PENDING)
     if pending and data.stands_still is not None:
@@ -93,9 +93,8 @@ def how_to_part(
     needed: int | None,
     prices: Mapping[str, float],
 ) -> str:
-    """Return advice if several cells may be the best: the lead that could be detected with more
-    seeds, and the cost of these seeds. The advice does not assume that the observed difference is
-    real."""
+    """Return advice if several cells may be the best, else "". The advice names the smallest lead
+    that more seeds could detect, and the cost of these seeds."""
     if not ranking.tied:
         return ""
     tied = len(ranking.tied) + 1
@@ -123,7 +122,7 @@ def how_to_part(
 
 
 def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
-    """Return the cost of `runs` more runs of the cells that may be the best."""
+    """Return the cost of `runs` more runs of the cells that may be the best; "" if unknown."""
     done = [r for c in (ranking.best, *ranking.tied) if c is not None for r in c.runs if r.counts]
     parts: list[str] = []
     tokens = [run.cost.total for run in done if run.cost.total is not None]

@@ -35,9 +35,8 @@ _AXES = ("grid", "zip", "random", "when", "exclude", "include")
 class NextGrid:
     """The next grid. `kind` is "extend" (more values of an axis), "confirm" (the top cells on new
     seeds), "seeds" (more seeds for all cells) or "holes" (missing cells of blocks). `overrides` are
-    the overrides of the recorded launch that are still needed. `command` launches the grid, and is
-    "" until the path of the file is known. `note` tells the user what to do if the command is not
-    enough."""
+    overrides of the recorded launch that this grid also needs. `command` launches the grid; it is
+    "" until the path of the file is known. `note` says what else the user must do."""
 
     kind: str
     why: str
@@ -49,8 +48,8 @@ class NextGrid:
     note: str | None = None
 
     def placed(self, data: SweepData, path: str) -> "NextGrid":
-        """Return this grid with the command that launches it from its file, whose path or address
-        is `path`, and with a note."""
+        """Return this grid with the command that launches it, and with a note. `path` is the path
+        or address of the grid's file."""
         command = launching(data, path, self.overrides)
         notes = [note for note in (self._keeping(data), elsewhere(data)) if note]
         return replace(self, command=command, note=" ".join(notes))
@@ -101,8 +100,8 @@ def propose(
 
 
 def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
-    """Return the evidence of the findings about axes to extend: axes whose end is better than its
-    neighbour and, if there is a clear winner, axes with only two values."""
+    """Return the evidence of each finding about an axis that should be extended: its end is better
+    than the value before it or, if the sweep has a clear winner, only two values were tried."""
     clear = any(finding.kind == "separated" for finding in findings)
     ends = [finding.evidence or {} for finding in findings if finding.kind in ("edge", "at_end")]
     return [end for end in ends if end["told"] or (clear and end["values"] < 3)]
@@ -111,8 +110,8 @@ def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
 def _fresh_seeds(
     data: SweepData, ranking: Ranking, kinds: set[str], text: str, needed: int | None
 ) -> NextGrid | str | None:
-    """Return the grid with more seeds for existing cells; None if the findings do not suggest more
-    seeds."""
+    """Return the grid with more seeds for existing cells. Return None if the findings do not
+    suggest more seeds, or a string with the reason if the grid cannot be written."""
     best = ranking.best
     if best is None:
         return None
@@ -132,8 +131,8 @@ def _fresh_seeds(
 
 
 def _on_record(data: SweepData) -> str:
-    """Return the recorded text of the grid, merged with the files that it extends if these were
-    recorded."""
+    """Return the recorded text of the grid, merged with the recorded files that it extends; "" if
+    there is no plan."""
     if data.plan is None:
         return ""
     text = data.plan.grid_text
@@ -149,9 +148,9 @@ def _on_record(data: SweepData) -> str:
 def _in_blocks(
     data: SweepData, ranking: Ranking, blocks: Blocks, text: str
 ) -> NextGrid | str | None:
-    """Return the grid with the missing combinations of blocks. If none is missing, return the
-    grid with more runs of the cells that may be the best of their block; None if there are no
-    such cells."""
+    """Return the grid with the missing combinations of blocks. If no combination is missing, return
+    a grid with new seeds for the cells that may be the best of their block. Return None if no block
+    needs more runs, or a string with the reason if the grid cannot be written."""
     lacking = [row for block in blocks.blocks for row in _lacking(data, ranking, blocks.by, block)]
     if lacking:
         return _filled(data, ranking, lacking, text)
@@ -176,9 +175,8 @@ def _lacking(
 
 
 def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
-    """Return the best cell of a block and the cells that cannot be distinguished from it, at most
-    `_OF_A_BLOCK` cells. If no cell is tied with the best cell, return the best cell and the next
-    one. The list is empty if the best cell is ahead with two or more runs, or is the only cell."""
+    """Return the best cell of a block and the cells tied with it (or the second cell if none is
+    tied), at most `_OF_A_BLOCK` cells. The list is empty if the block needs no more runs."""
     best = block.best
     if best is None or (block.ahead and best.summary.n > 1):
         return []
@@ -210,8 +208,7 @@ def _filled(
 
 
 def _exactly_tied(ranking: Ranking) -> bool:
-    """Return whether cells are tied with the best, all with exactly its mean. More runs would
-    then show nothing new."""
+    """Return whether cells are tied with the best, and all of these have exactly the same mean."""
     return bool(ranking.tied) and len(ranking.equal) == len(ranking.tied)
 
 
@@ -279,7 +276,7 @@ def _dumped(grid: Any) -> str:
 
 
 def _named(grid: Any, name: str) -> None:
-    """Set the grid's name: without it, a copy under another file name would be another sweep."""
+    """Set the grid's name, since a grid without a name is called after its file."""
     if "name" in grid:
         grid["name"] = name
     else:
@@ -288,8 +285,8 @@ def _named(grid: Any, name: str) -> None:
 
 
 def _remaining_axes(data: SweepData, without: Sequence[str]) -> tuple[str, ...]:
-    """Return the overrides of the recorded command line that the next grid still needs.
-    Deletions (`~key`), the name and the keys in `without` are left out."""
+    """Return the overrides of the recorded launch. Deletions (`~key`), the name and the keys in
+    `without` are left out."""
     given = () if data.plan is None else data.plan.overrides
     keys = [o.lstrip("~").partition("=")[0].strip() for o in given]
     return tuple(

@@ -128,8 +128,8 @@ def _alarms(data: SweepData) -> list[Finding]:
 
 
 def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return a finding if another value of the runs (the last, the best or the smoothed one)
-    would name a winner that is not tied with the best cell."""
+    """Return a finding if the best cell depends on which value of a run counts: the last, the best
+    or the smoothed one. Cells that are tied with the best cell are not reported."""
     if data.metric is None or ranking.best is None or not ranking.others:
         return []
     sign = data.metric.sign

@@ -57,8 +57,8 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _missing_end(data: SweepData) -> list[Finding]:
-    """Return a warning if the last rows of some runs lack the metric, so that earlier values
-    count."""
+    """Return a warning if the last rows of some runs lack the metric. Earlier values count
+    there."""
     runs = [run for run in data.runs if run.missing and not run.diverged]
     if not runs or data.metric is None:
         return []
@@ -213,8 +213,8 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _almost_identical(ranking: Ranking) -> list[Finding]:
-    """Return a warning if runs of a cell differ so little, compared with the differences between
-    cells, that the seed may have no effect."""
+    """Return a warning if the runs of each cell are nearly identical compared with the differences
+    between cells. The seed may then have no effect."""
     cells = [] if ranking.leaders else [cell for cell in ranking.measured if cell.summary.sd]
     means = sorted(center(ranking.on_scale(cell)) for cell in cells)
     if len(means) < 2:
@@ -250,8 +250,8 @@ def _split(ranking: Ranking) -> list[Finding]:
 
 
 def _own_keys(data: SweepData) -> list[Finding]:
-    """Return the findings about configuration keys that do not count as settings, or perhaps
-    should not, for runs in plain folders."""
+    """Return the findings about configuration keys of runs in plain folders: keys that are not
+    settings, and keys that are perhaps not settings."""
     keys, findings = data.own_keys, list[Finding]()
     seeds = [key for key in keys.seeds if key != "seed"]
     left_out = [key for key in keys.left_out if key not in ("log_path", *keys.ignored)]

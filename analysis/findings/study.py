@@ -69,8 +69,8 @@ def decide_by_blocks(
     blocks: Blocks,
     following: NextGrid | None = None,
 ) -> Verdict:
-    """Return the verdict over all blocks. The verdict names a best cell for each block and no best
-    cell of the sweep, and uses no mean over blocks."""
+    """Return a verdict with the best cell of each block. The verdict names no best cell of the
+    sweep, and uses no mean over blocks."""
     judged = [block for block in blocks.blocks if block.best is not None]
     count, reason = plural(len(judged), "best cell"), unlike(findings)
     return Verdict(
@@ -162,8 +162,8 @@ def _steps(
 
 
 def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
-    """Return the findings about the comparability of the runs, the best cell, the runs, edges and
-    records, the most important first."""
+    """Return the findings about differences between runs, the best cell, diverged or failed runs,
+    edges of the grid and missing results, in this order."""
     first = standing(data, ranking, blocks)
     kinds = {finding.kind for finding in first}
     return [
@@ -177,10 +177,10 @@ def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> lis
 
 def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
     """Return a finding for each axis on which the best cell has the smallest or the largest value
-    that was tried: "edge" if three or more values were tried and the best cell's value is better
-    than its neighbour beyond the noise, else "at_end". There is no finding for an axis if values
-    further out were tried, but only by cells with diverged or failed runs. The list is empty for a
-    sweep that confirms an earlier one, since it has only a few of the earlier cells."""
+    that was tried. Its kind is "edge" if three or more values were tried and the best cell's value
+    is better than the value before it beyond the noise, else "at_end". An axis has no finding if
+    runs further out diverged or failed. The list is empty for a sweep that confirms an earlier
+    one."""
     best = ranking.best
     if best is None or not ranking.others or data.metric is None or data.confirmed is not None:
         return []
@@ -231,12 +231,12 @@ _HOW = {
 
 @dataclass(frozen=True)
 class Study:
-    """All results of a study. `surface` is the model of all axes, for sweeps that are not a full
-    grid. `blocks` are the parts that are judged separately. `paired` maps each cell to its
-    difference from the best over shared seeds, on the scale of the comparison. `needed` is the
-    number of seeds per cell that is enough to detect the smallest relevant difference. `no_next` is
-    the reason if a suggested next grid cannot be written. `prices` are dollars per million tokens.
-    `unlike` lists differences in the code, packages or data of the runs."""
+    """All results of a study. `surface` is the model of all axes (None for a full grid). `blocks`
+    are the blocks that were requested or detected. `paired` maps the name of each cell to its
+    difference from the best cell over shared seeds. `needed` is the number of seeds per cell that
+    is enough to detect the smallest relevant difference. `no_next` is the reason if a suggested
+    next grid cannot be written. `prices` are dollars per million tokens. `unlike` lists differences
+    in the code, packages or data of the runs."""
 
     data: SweepData
     ranking: Ranking
@@ -271,7 +271,7 @@ class Study:
 
 
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
-    """Compute everything in the report. Pure."""
+    """Compute all results of a report. Pure."""
     ranking = rank(data)
     sign = data.sign
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
@@ -360,8 +360,8 @@ def _places(
 def _modelled(
     ranking: Ranking, axes: Sequence[Axis], sign: float, blocks: Blocks | None
 ) -> Surface | None:
-    """Return a model of all axes if the sweep is not a full grid: the mean of a value would then
-    include effects of other axes."""
+    """Return a model of all axes. None for a full grid, in which the means of values already
+    separate the effects of the axes, and if no model can be made."""
     matched = {axis.key for axis in axes if axis.matched}
     if matched.issuperset(varying(ranking)):
         return None
@@ -384,7 +384,7 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
 
 
 def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
-    """Return the comparison of the best cell with the second cell of the ranking."""
+    """Compare the best cell with the second cell of the ranking. None without two cells."""
     if ranking.best is None or not ranking.others:
         return None
     second = ranking.others[0]

@@ -22,9 +22,9 @@ reduces texts to a quarter."""
 
 
 class Beside(NamedTuple):
-    """An item that only the first of two cells solves: its text (`prompt`), the recorded correct
-    answer (`right`), the best answer of the first cell and the worst answer of the second, with
-    their scores."""
+    """An item that the first of two cells solves and the second fails: its text (`prompt`), the
+    correct answer (`right`), the best answer of the first cell (`solved`), the worst answer of the
+    second cell (`failed`), and the scores of these two answers."""
 
     item: str
     prompt: str
@@ -35,9 +35,9 @@ class Beside(NamedTuple):
 
 
 class Transcripts(NamedTuple):
-    """The transcripts of a task. `cells` are the names of cells. `pairs` maps pairs of positions
-    in `cells` to the number of items that only the first cell solves, and to some of these
-    items."""
+    """The transcripts of a task. `cells` are the names of cells. Each key of `pairs` is the
+    positions of two cells. Its value is the number of items that only the first cell solves, with
+    some of these items."""
 
     task: str
     cells: tuple[str, ...]
@@ -64,7 +64,7 @@ def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcript
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
-    """Yield each run with its name in the study."""
+    """Yield the id of each run in the study, with the run."""
     for source in sources:
         for placed in source.runs:
             several = len(sources) > 1
@@ -74,8 +74,8 @@ def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
 def _answers(
     study: Study, compared: Compared, runs: Mapping[str, RecordedRun]
 ) -> dict[tuple[str, str], Ends]:
-    """Return a dict from (cell, item) to the best and the worst answer, for the items that may be
-    shown."""
+    """Return a dict from (cell, item) to the best and the worst answer, for the items in
+    `compared.alone`."""
     wanted: dict[str, set[str]] = {}
     for pair in compared.alone:
         for cell in (pair.cell, pair.other):
@@ -114,7 +114,7 @@ def transcripts_of(
     study: Study, compared: Compared, ends: Mapping[tuple[str, str], Ends], room: int
 ) -> Transcripts:
     """Choose the items of a task to show, with at most `room` characters in total. Each pair of
-    cells gets an item before any pair gets a second."""
+    cells gets its first item before any pair gets a second item."""
     names = {cell.name: short_name(cell) for cell in study.ranking.cells}
     cells = list(dict.fromkeys(name for pair in compared.alone for name in (pair.cell, pair.other)))
     cells.sort(key=[side.cell for side in compared.cells].index)
@@ -138,8 +138,8 @@ def transcripts_of(
 def _beside(
     item: str, ends: Mapping[tuple[str, str], Ends], cell: str, rival: str
 ) -> Beside | None:
-    """Return the item with both answers. None if one of the cells has no recorded answer, or
-    neither answer has a text."""
+    """Return the item with the best answer of `cell` and the worst answer of `rival`. None if an
+    answer was not recorded, or if both answers have no text."""
     first, second = ends.get((cell, item)), ends.get((rival, item))
     if first is None or second is None or not (first.best.text or second.worst.text):
         return None
@@ -165,7 +165,7 @@ def _size(beside: Beside) -> int:
 
 
 def embedded(transcripts: Sequence[Transcripts]) -> list[dict[str, Any]]:
-    """Return the transcripts as the script of the page needs them."""
+    """Return the transcripts as JSON values for the script of the page."""
     return [
         {
             "cells": list(entry.cells),

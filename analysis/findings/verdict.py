@@ -31,10 +31,10 @@ LATER = ("retired", "unreadable", "own_keys", "undeclared", "waiting", *KINDS)
 
 
 class Lead(NamedTuple):
-    """The second cell of the ranking, compared with the best. `comparison` is over all seeds,
-    `paired` over the seeds that both cells have, on the scale of the comparison. Each of the two is
-    None if unknown. `needed` is the number of seeds per cell that is enough to detect the smallest
-    relevant difference, if the grid declares one."""
+    """The second cell of the ranking, compared with the best. `comparison` uses all seeds, `paired`
+    only the seeds that both cells have. `comparison` or `paired` is None if it cannot be computed.
+    `needed` is the number of seeds per cell that is enough to detect the smallest relevant
+    difference (None if unknown)."""
 
     second: Cell
     comparison: Comparison | None
@@ -53,10 +53,10 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a sweep. `kind` is "clear", "ahead" (of every compared cell, but the sweep
-    is incomplete or a finding raises doubts), "tied", "unproven", "alone", "none" or "blocks";
-    `label` describes the verdict in a few words. `headline` names the best cell. `each` has a
-    line for the terminal about the best cell of each block."""
+    """The verdict on a sweep. `kind` is "clear", "ahead", "tied", "unproven", "alone", "none" or
+    "blocks"; `label` describes it in a few words. "ahead" means that the best cell is ahead, but
+    results are missing or a finding raises doubts. `headline` names the best cell. `each` has a
+    line about the best cell of each block."""
 
     kind: str
     label: str
@@ -76,7 +76,7 @@ class Verdict:
     each: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        """Return the text for a terminal as HTML, for a notebook."""
+        """Return the verdict as HTML for a notebook."""
         return f"<pre>{html.escape(self.text('verdict'))}</pre>"
 
     def text(self, sweep: str, width: int = 88) -> str:
@@ -187,8 +187,8 @@ def _is_doubtful(best: Cell, findings: Sequence[Finding]) -> bool:
 
 
 def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
-    """Return whether runs are judged by an automatically chosen mean of their last values, but
-    the last value alone would name another best cell. An outlier near the end can cause this."""
+    """Return whether the last value alone would name another best cell than the mean of the last
+    values, if this mean was chosen automatically. An outlier near the end can cause this."""
     if data.ends is None:
         return False
     return any(
@@ -197,15 +197,13 @@ def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
 
 
 def _up_here(finding: Finding) -> bool:
-    """Return whether a finding belongs at the top of the report. Of the findings about axes,
-    only the effects in a model of all axes belong there."""
+    """Return whether the report shows a finding at the top."""
     return finding.kind not in LATER or finding.kind == "effect"
 
 
 def _concerns(finding: Finding, ranking: Ranking) -> bool:
-    """Return whether a finding concerns the verdict. If there is a best cell, findings about
-    rollouts and alarms concern the verdict only if they are about this cell or a cell tied with
-    it."""
+    """Return whether a finding concerns the verdict. If there is a best cell, alarms and findings
+    about rollouts concern the verdict only if they name this cell or a cell tied with it."""
     top = {cell.name for cell in (ranking.best, *ranking.tied) if cell is not None}
     elsewhere = finding.kind == "alarms" or finding.kind.startswith("rollouts_")
     return not elsewhere or not top or bool(top & set(finding.cells))
@@ -269,7 +267,7 @@ def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
 
 
 def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Check:
-    """Check whether any run diverged or became worse at the end."""
+    """Check whether any run diverged or became unstable."""
     if any(run.diverged for run in data.runs):
         cells = sum(cell.diverged > 0 for cell in ranking.cells)
         return Check("Stable?", f"{plural(cells, 'cell')} diverged", False)
@@ -312,7 +310,7 @@ def _effect(ranking: Ranking, lead: Lead | None, sign: float) -> str | None:
 
 
 def _standing(ranking: Ranking, lead: Lead, sign: float) -> str | None:
-    """Compare the second cell with the best."""
+    """Describe how the second cell compares with the best. None if one of them has no mean."""
     best, second = ranking.best, lead.second.summary.mean
     if best is None or best.summary.mean is None or second is None:
         return None
@@ -328,7 +326,7 @@ def _standing(ranking: Ranking, lead: Lead, sign: float) -> str | None:
 
 
 def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
-    """Return the mean cost of a run of the best cell."""
+    """Return the mean cost of a run of the best cell; None if nothing is known about the cost."""
     if best is None:
         return None
     runs = [run for run in best.runs if run.counts]

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Best:
-    """The cells of a sweep, best first, as in `report.json`. Each cell has the keys `cell
-    settings n mean low high` (a 95 % interval) and, if it was compared with the best,
-    `told_apart`. `label` is the label of the verdict. `judged_by` describes the value by which
-    runs are judged. If blocks are judged separately, `leaders` has their best cells, and no cell
-    is the best of the sweep. `differences` describes differences in code, packages or data
-    between the runs."""
+    """The cells of a sweep, best first, as in `report.json`. The keys of a cell include `cell`,
+    `settings`, `n`, `mean`, `low` and `high` (a 95 % interval), and `told_apart` (None if the cell
+    was not compared with the best). `label` is the label of the verdict. If blocks are judged
+    separately, `leaders` has the best cell of each block, and no cell is the best of the sweep.
+    `differences` describes differences in code, packages or data between the runs."""
 
     sweep: str
     metric: str
@@ -61,9 +60,9 @@ def best(
     at: str | None = None,
 ) -> Best:
     """Rank the cells of a sweep, of a stage (`sweep/stage`) or of a folder with runs. `registry`
-    may be a root. `metric`, `goal` and `at` default to those of the sweep. Cells without a value
-    are left out. Raises `NotFound` if the sweep does not exist or nothing was measured,
-    `UsageError` if there is no metric."""
+    may also be the root of a store. `metric`, `goal` and `at` default to those of the sweep. Cells
+    without a value are left out. Raises `NotFound` if the sweep does not exist or no run has a
+    value, `UsageError` if there is no metric."""
     if not isinstance(registry, Registry):
         registry = Registry(os.fspath(registry))
     with np.errstate(all="ignore"):

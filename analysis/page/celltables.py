@@ -52,7 +52,8 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
 
 
 def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
-    """Return the table of the first `count` measured cells, with a scale for these cells alone."""
+    """Return the table of the first `count` measured cells. Its plots have a scale for these
+    cells."""
     cells = ranking.measured[:count]
     scale = _Scale(cells, ranking.scale)
     colours = row_tones(ranking)
@@ -72,9 +73,9 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
 
 
 def groups(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return the settings by which a reader can colour cells. Each setting has a list of its
-    values, numbers first and ascending, and for each cell a position in this list. A dash stands
-    for a missing value. A setting with string values is included only if these are few."""
+    """Return the settings by which a reader can colour cells. `values` lists the values of a
+    setting, numbers first and ascending; `of` has for each cell a position in `values`. A dash
+    stands for a missing value. Settings with many different strings are left out."""
     rows: list[dict[str, Any]] = []
     for key in ranking.keys:
         values = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
@@ -90,9 +91,10 @@ def groups(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
-    """Return a strip with the means of all measured cells without diverged runs: `(place,
-    standing, name)` for each, the best last. `place` is a percentage of the strip's length. None
-    if there are too few cells."""
+    """Return a strip with the means of all measured cells without diverged runs. `marks` has a
+    tuple `(place, standing, name)` for each cell, the best last; `place` is in percent of the
+    strip's length. None if the table shows all cells at first, or if fewer than two cells have a
+    mean."""
     cells = [cell for cell in ranking.measured if not cell.diverged]
     if len(ranking.cells) <= FIRST_CELLS or len(cells) < 2:
         return None
@@ -122,15 +124,14 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
 
 
 def _decimals(ranking: Ranking) -> int | None:
-    """Return the number of decimals that distinguishes the mean of the first cell from its
-    bounds; see `labels.decimals`."""
+    """Return the number of decimals for cells without an interval. None if it is not known."""
     top = ranking.cells[0].summary if ranking.cells else None
     return None if top is None else labels.decimals(top.mean, top.low, top.high)
 
 
 def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
-    """Return the mean, interval and range of a cell as texts. The interval decides the number of
-    decimals; without an interval, the texts have `usual` decimals."""
+    """Return the mean, interval and range of a cell as texts. `usual` is the number of decimals for
+    a cell without an interval."""
     summary = cell.summary
     decimals = labels.deserved(summary.mean, summary.low, summary.high)
     places = usual if decimals is None else decimals
@@ -149,8 +150,8 @@ def setting_text(cell: Cell, key: str) -> tuple[str, str]:
 
 
 def setting_column(cells: Sequence[Cell], key: str) -> list[tuple[str, str, str]]:
-    """Return for each cell the text of a setting (cut for a table), its sort key, and the whole
-    text if it was cut."""
+    """Return three texts for each cell: the setting (cut for a table), its sort key, and the whole
+    setting if it was cut (else "")."""
     whole = [setting_text(cell, key) for cell in cells]
     cut = labels.shortened([text for text, _ in whole])
     return [
@@ -175,8 +176,8 @@ def _span(low: float | None, high: float | None, places: int | None) -> str:
 
 
 def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
-    """Return the comparison of a cell with the best: the name of a style, a few words, and the
-    numbers."""
+    """Return three texts that compare a cell with the best: the name of a style, a few words, and
+    the difference with its p value ("" if not compared)."""
     if cell is ranking.best or ranking.leaders.get(cell.name) == cell.name:
         return "best", "best of its block" if ranking.leaders else "best", ""
     if cell.diverged:
@@ -206,9 +207,9 @@ def _change(comparison: Comparison) -> str:
 
 
 class _Scale:
-    """The common scale of the small plots of intervals: the range of all values, with a margin.
-    The scale is logarithmic if cells are compared by ratios, or if values are positive and span
-    more than a factor of 30. Intervals that reach beyond the plot are cut."""
+    """The common scale of the small plots of intervals: the range of the values of all cells, with
+    a margin. The scale is logarithmic if cells are compared by ratios, or if the values are
+    positive and span more than a factor of 30. Intervals that reach beyond the plot are cut."""
 
     def __init__(self, cells: Sequence[Cell], compared: Scale) -> None:
         values = [value for cell in cells for value in cell.values]
@@ -250,9 +251,8 @@ class _Scale:
 
 
 def filter_pairs(name: str, settings: Mapping[str, Any]) -> str:
-    """Return the strings `key=value` that the page's filter accepts for a cell, one in each
-    line: first the parts of the cell's name, which have short keys, then the settings with their
-    full keys."""
+    """Return the strings `key=value` by which the page's filter finds a cell, one on each line:
+    first the parts of the cell's name, which have short keys, then the settings with full keys."""
     short = [part for part in name.split(",") if "=" in part]
     return "\n".join(
         [*short, *(f"{key}={labels.setting(value)}" for key, value in settings.items())]

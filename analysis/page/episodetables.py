@@ -66,7 +66,7 @@ def _about(episodes: Episodes) -> str:
 
 
 def _points(episodes: Episodes) -> list[str]:
-    """Return the main results of the tables, as sentences."""
+    """Return sentences about differences between cells, unsolved tasks and failed environments."""
     points: list[str] = []
     if len(episodes.cells) > 1:
         if episodes.apart:

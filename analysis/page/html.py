@@ -100,7 +100,7 @@ def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] 
 def _assets(
     study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
 ) -> dict[str, object]:
-    """Return the variables of the template for styles, scripts, and the data of scripts."""
+    """Return the template's variables for styles, scripts, and the data that the scripts read."""
     from markupsafe import Markup
 
     script = asset("report.js")
@@ -118,8 +118,8 @@ def _assets(
 
 
 def _study(study: Study) -> dict[str, object]:
-    """Return the variables of the template for results, methods, and the reproduction of the
-    report."""
+    """Return the template's variables for results, methods, the grid and the provenance of the
+    runs."""
     data, ranking = study.data, study.ranking
     return {
         "study": study,
@@ -141,7 +141,7 @@ def _study(study: Study) -> dict[str, object]:
 
 
 def _runs(study: Study) -> dict[str, object]:
-    """Return the variables of the template about runs: states, failures, retries and alarms."""
+    """Return the template's variables for runs: states, failures, retries and alarms."""
     data = study.data
     return {
         "states": [(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
@@ -156,7 +156,7 @@ def _runs(study: Study) -> dict[str, object]:
 
 
 def _tables(study: Study) -> dict[str, object]:
-    """Return the variables of the template for tables, and the number of rows that are shown at
+    """Return the template's variables for tables, and the number of rows that are shown at
     first."""
     ranking = study.ranking
     return {
@@ -187,8 +187,7 @@ def _tables(study: Study) -> dict[str, object]:
 
 
 def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
-    """Return the variables of the template for figures, the texts below them, and the settings
-    without a figure."""
+    """Return the template's variables for figures, and the settings without a figure."""
     return {
         "panels": _by_section(panels),
         "figures": len(panels),
@@ -245,8 +244,7 @@ def environment() -> Any:
 
 
 def _harmless(value: object) -> object:
-    """Return a text without characters that change the writing direction or hide other
-    characters. Markup is returned unchanged."""
+    """Make plain text safe to display (see `sanitize_lines`). Return any other value unchanged."""
     return sanitize_lines(value) if type(value) is str else value
 
 
@@ -311,8 +309,8 @@ def _json(value: Any) -> bytes:
 
 
 def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """Return the entries of the legend, which the reader can switch on and off: each coloured
-    cell that is drawn, and all other cells together."""
+    """Return the entries of the legend: an entry for each coloured cell that is drawn, and a single
+    entry for all other drawn cells."""
     curves = [panel.figure for panel in panels if panel.section == "curves"]
     traces = [trace["meta"] for figure in curves for trace in figure["data"]]
     drawn = {cell for meta in traces for cell in meta.get("cells", [meta["cell"]])}

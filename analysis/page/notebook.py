@@ -42,10 +42,10 @@ class WrittenNotes(NamedTuple):
 
 
 def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> WrittenNotes:
-    """Write the facts about a sweep into its file of notes in `folder`. If `folder` contains a plan
-    with a criterion, judge the sweep by this criterion. `cost` is a sentence. Raises `UsageError`
-    if `folder` is not a folder or its file cannot be read, and `StoreError` if the file cannot be
-    written."""
+    """Write the facts about a sweep into its file of notes in `folder`. If a plan in `folder`
+    states a criterion, judge the sweep by this criterion. `cost` is a sentence about the cost, None
+    if unknown. Raises `UsageError` if `folder` is not a folder or one of the files cannot be read,
+    and `StoreError` if the file cannot be written."""
     messages: list[str] = []
     judged: Judged | None = None
     plan = _plan_in(folder)
@@ -69,8 +69,8 @@ def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> W
 
 
 def merged(before: str | None, sweep: str, facts: str) -> str | None:
-    """Return the text of the file with new facts; None if the file has no marker lines for them.
-    `before` is its text so far (None: there is no file yet)."""
+    """Return the text of a file of notes with new facts. `before` is its text so far, None for a
+    new file. Return None if `before` has no marker lines for facts."""
     block = f"{_BEGIN}\n\n{facts}\n\n{_END}"
     if before is None:
         return f"# {escape(sweep)}\n\n{block}\n{_REST}"
@@ -104,8 +104,8 @@ def _read(path: str) -> str | None:
 
 
 def _recorded(registry: Registry, name: str) -> Plan | None:
-    """Return the recorded plan of a sweep, or of the sweep that a stage belongs to. None for
-    several sweeps and for folders."""
+    """Return the recorded plan of a sweep, or of the sweep that a stage belongs to. None if there
+    is no such sweep, for example for a folder."""
     try:
         return registry.sweep(registry.split(name)[0]).plan
     except (NotFound, StoreError, UsageError):  # UsageError: in several roots

@@ -58,8 +58,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of runs: each run in `links` started from a checkpoint of the run before, and no run
-    started from the last run. The usage is the sum over all runs of the chain."""
+    """A chain of runs. Each run in `links` started from a checkpoint of the run before, and no run
+    started from the last run. `tokens` and `usd` are sums over the runs of the chain."""
 
     links: tuple[Link, ...]
     tokens: int
@@ -74,8 +74,8 @@ class Chain:
 @dataclass(frozen=True)
 class Pipeline:
     """A sweep with stages. Chains are sorted by the stage of their last run (the latest stage
-    first), and then by the value of this run (the best first). `used` describes the usage of all
-    runs."""
+    first), and then by the value of this run (the best first). `used` is a text about the usage of
+    all runs."""
 
     name: str
     stages: tuple[StageFound, ...]
@@ -181,8 +181,8 @@ def write(
     pipeline: Pipeline, sweep: Sweep, out: str | None = None, *, markdown: bool = True
 ) -> str:
     """Write `report.html`, `report.json` and (with `markdown`) `report.md` to the folder `out`
-    (default: the sweep's `report/`). Return the path of the page. Raises `UsageError` and
-    `StoreError` as `analyze` does."""
+    (default: the sweep's `report/`). Return the path of the page. Raises `UsageError` if `out` is
+    not a folder, and `StoreError` if a file cannot be written."""
     files = {
         "report.json": json.dumps(_document(pipeline), indent=1, allow_nan=False) + "\n",
         **({"report.md": "\n".join(_lines(pipeline)) + "\n"} if markdown else {}),

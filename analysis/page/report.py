@@ -55,15 +55,15 @@ class Report:
 
     @property
     def cells(self) -> "pandas.DataFrame":
-        """Return a DataFrame with a row for each cell, best first. Its columns are `cell`, the
-        settings, `n mean sd low high minimum maximum`, and, for the comparison with the best
-        cell, `difference` (`ratio` on the log scale), `p` and `told_apart`."""
+        """Return a DataFrame with a row for each cell, best first. Its columns include `cell`, the
+        settings, `n`, `mean`, `sd`, `low` and `high`, and, from the comparison with the best cell,
+        `difference` (or `ratio` if cells are compared by ratios), `p` and `told_apart`."""
         return _frame([flat_row(row, "settings") for row in self.document["cells"]])
 
     @property
     def runs(self) -> "pandas.DataFrame":
-        """Return a DataFrame with a row for each run. Its columns are `run name cell seed state
-        attempts reason wall_s value step last best smoothed steps diverged counts`."""
+        """Return a DataFrame with a row for each run. Its columns include `run`, `name`, `cell`,
+        `seed`, `state`, `attempts`, `value`, `steps`, `diverged` and `counts`."""
         rows = self.document["runs"]
         return _frame([{k: v for k, v in row.items() if k != "tokens"} for row in rows])
 
@@ -72,8 +72,8 @@ class Report:
 
 
 class Options(TypedDict, total=False):
-    """Options for judging a sweep and writing its report. None means the grid's choice, or the
-    default."""
+    """Options for judging a sweep and writing its report. For an option that is None, the grid's
+    choice applies, or else the default."""
 
     at: str | None
     """"last", "best", "mean_of_last=5" or "auto", which is the last value, or a mean of the last
@@ -106,17 +106,17 @@ def analyze(
     """Compare the cells of one or several sweeps, and write `report.html`, `report.json`,
     `report.md` with its pictures, and `next.yaml` if another grid is worth running.
 
-    `registry` may be a root. `sweep` may also be the path of a folder with runs. Such runs are
-    treated as finished if their state is unknown. `metric` and `goal` ("minimize" or "maximize")
-    default to those of the sweep. The goal of another metric is derived from its name if possible.
+    `registry` may also be the root of a store. `sweep` may also be the path of a folder with runs.
+    Such runs are treated as finished if their state is unknown. `metric` and `goal` ("minimize" or
+    "maximize") default to those of the sweep. The goal of another metric is guessed from its name.
     The sweeps of `noise: {from: ...}` are also looked up in the registry.
 
     The files are written to the folder `out`. The default is `report/` in the folder of the sweep;
-    for several sweeps, `report/with-OTHERS/` in the folder of the first. `Options` has the other
-    options. The same records in the same folder give the same bytes; the commands in the report
-    name this folder. Raises `NotFound` if a sweep does not exist, `TypeError` for an unknown
-    option, `UsageError` for a metric of unknown goal, for an invalid value of an option, and for an
-    `out` that is not a folder, and `StoreError` if the report cannot be written.
+    for several sweeps, `report/with-OTHERS/` in the folder of the first sweep. `Options` has the
+    other options. Repeated reports on the same records in the same folder have the same bytes.
+    Raises `NotFound` if a sweep does not exist, `TypeError` for an unknown option, `UsageError` if
+    the goal of the metric is unknown, if an option is invalid or if `out` is not a folder, and
+    `StoreError` if the report cannot be written.
     """
     if not isinstance(registry, Registry):
         registry = Registry(os.fspath(registry))
@@ -167,8 +167,8 @@ def _files(
 
 
 def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str | None) -> SweepData:
-    """Set the method for noise and the rule for failed runs, from the options or else from the
-    grid."""
+    """Apply `noise` and `failed`, which override the grid's method for noise and its rule for
+    failed runs. Raises `UsageError` for an invalid value."""
     if noise is not None and not is_noise(noise):
         raise UsageError(f"noise={noise!r} is not one of auto, pooled, own, from=SWEEP")
     if failed is not None and failed not in FAILED:
@@ -182,15 +182,15 @@ def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str |
 
 
 def _by(data: SweepData, by: str | None) -> SweepData:
-    """Set the setting that separates blocks, if the options name one."""
+    """Return `data` with its cells judged by blocks of the setting `by`, unless `by` is None."""
     if by is None or data.metric is None:
         return data
     return replace(data, metric=replace(data.metric, by=by))
 
 
 def _text(study: Study) -> str:
-    """Return the verdict for a terminal, with the command that launches the next grid, or the
-    reason why a suggested grid cannot be written."""
+    """Return the verdict for a terminal. If a next grid is suggested, the text ends with the
+    command that launches it, or with the reason why the grid cannot be written."""
     lines = [study.verdict.text(study.data.name)]
     if study.next is not None:
         lines.append(f"  next: {sanitize(study.next.command)}")

@@ -78,8 +78,8 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def executed(study: Study, cell: Cell) -> list[str]:
-    """Return a text for each difference in `study.unlike`, such as code or data: which variants
-    the runs of the cell used."""
+    """Return for each difference in `study.unlike`, such as code or data, a text that names the
+    variants that the runs of the cell used."""
     texts: list[str] = []
     for each in study.unlike:
         names = dict.fromkeys(each.label(run) for run in cell.runs)
@@ -144,9 +144,9 @@ def _facts(run: RunData) -> list[list[str]]:
 
 
 def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
-    """Return the rows of a heat map. Each position has three values: a text, the rank of its mean
-    as a fraction from 0 (worst) to 1 (best; None for a missing mean), and whether the mean is the
-    best of its row."""
+    """Return the rows of a heat map. Each position has three values: the mean as a text, its rank
+    from 0 (worst) to 1 (best), and whether it is the best of its row. The rank is None if there is
+    no mean."""
     means = [mean for row in pair.means for mean in row if mean is not None]
     places = labels.decimals(*means)
     least = min((abs(mean) for mean in means if mean), default=1.0)
@@ -205,7 +205,7 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def _checkpoint(cell: Cell, study: Study) -> str | None:
-    """Return the checkpoint of a cell's best run."""
+    """Return the checkpoint path of a cell's best run; None if the run has no checkpoint."""
     metric = study.data.metric
     run = None if metric is None else cell.best_run(metric.sign)
     checkpoint = None if metric is None or run is None else choose_checkpoint(run, metric.at)
@@ -299,8 +299,8 @@ def paired_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def provenance(data: SweepData) -> list[tuple[str, str]]:
-    """Return the provenance of the runs as (name, text) pairs: a pair for each launch if there
-    were several, then all facts about the last launch."""
+    """Return the provenance of the runs as (name, text) pairs. If there were several launches, a
+    pair describes each launch. All facts about the last launch follow."""
     if data.plan is None:
         return []
     runs = [(run.origin, run) for run in data.runs if run.origin is not None]

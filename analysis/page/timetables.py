@@ -20,9 +20,8 @@ ABOUT = (
 
 
 def time_table(ranking: Ranking) -> dict[str, Any] | None:
-    """Return a row for each cell, with a column for each of the longest parts of a step, and the
-    addresses of the timelines of one of the cell's runs. None if no run recorded the times of
-    its steps."""
+    """Return a table of step times with a row for each cell: the shares of the longest parts of a
+    step, and the timelines of one run. None if no run recorded step times."""
     named = named_rows(ranking)
     drawn: dict[str, Mapping[str, str]] = {
         cell.name: run.timelines

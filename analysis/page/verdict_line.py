@@ -13,8 +13,9 @@ from sweeper.results.registry import Registry
 
 
 def verdict_line(registry: Registry, sweep: str) -> str | None:
-    """Return the best cell, its lead and the certainty of the lead, in one line. For a sweep
-    with stages, judge the last stage with a metric. None if nothing can be compared or read."""
+    """Return one line with the best cell, its value and the label of the verdict. For a sweep with
+    stages, judge the last stage with a metric. None without a metric or if the sweep cannot be
+    read."""
     try:
         plan = registry.sweep(sweep).plan
         judged = [stage.name for stage in plan.stages if stage.metric is not None]

@@ -13,8 +13,8 @@ from sweeper.sweep.labels import plural
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The weights of the best run. `path` is the path for sampling if the record has one, else
-    the path for training. `expires` says when the checkpoint expires."""
+    """The weights of the best run. `path` is a path for sampling if the run recorded one, else a
+    path for training. `expires` says when the checkpoint expires; None if this is unknown."""
 
     run: str
     name: str
@@ -26,7 +26,8 @@ class Checkpoint:
 
 def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
     """Choose a checkpoint of a run: the final checkpoint, or the last one if none is final. With
-    `at` "best", prefer the checkpoint of the best step. None if no record has a path."""
+    `at` "best", prefer the checkpoint at the step of the best value. None if the run has no
+    checkpoint."""
     usable = [record for record in run.checkpoints if _path(record) is not None]
     if not usable:
         return None

@@ -12,9 +12,8 @@ from sweeper.sweep.launch_settings import Launch
 
 
 def _program() -> list[str]:
-    """Return the words that start this installation of sweeper in a shell: `sweeper` if that is the
-    name of this installation in PATH, else the path of its script or, without a script, its Python
-    with `-m sweeper`."""
+    """Return the words that start this installation of sweeper in a shell: `sweeper` if PATH finds
+    this installation, else the path of its script or, without a script, `python -m sweeper`."""
     script = os.path.join(os.path.dirname(sys.executable), "sweeper")
     program = shutil.which("sweeper")
     if program is not None and os.path.exists(script) and os.path.samefile(program, script):
@@ -23,7 +22,7 @@ def _program() -> list[str]:
 
 
 def _from(folder: str | None, path: str) -> str:
-    """Return a path as a user in `folder` types it: relative if it is inside the folder."""
+    """Return a path relative to `folder` if it is inside `folder`; else return it unchanged."""
     if folder is None or "://" in path:
         return path
     below = os.path.relpath(path, folder)
@@ -31,14 +30,15 @@ def _from(folder: str | None, path: str) -> str:
 
 
 def _folder(data: SweepData) -> str | None:
-    """Return the folder where the sweep was launched, if this machine has it."""
+    """Return the folder where the sweep was launched. None if this machine does not have it."""
     folder = _typed_in(data)
     return folder if folder is not None and os.path.isdir(folder) else None
 
 
 def _typed_in(data: SweepData) -> str | None:
-    """Return the folder in which the user typed the launch. If it was not recorded, return the
-    folder in which the runs execute, or None if the grid sets that folder."""
+    """Return the folder in which the user typed the launch command. If it was not recorded, return
+    the folder in which the runs execute. None if the grid sets that folder, or it is not recorded
+    either."""
     launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None
@@ -47,8 +47,8 @@ def _typed_in(data: SweepData) -> str | None:
 
 
 def elsewhere(data: SweepData) -> str | None:
-    """Return a sentence that says in which folder a launch must be typed. None if the command
-    itself can change to that folder."""
+    """Return a sentence that says in which folder a launch must be typed. None if this machine has
+    the folder, since the command then changes to it."""
     if _folder(data) is not None:
         return None
     folder, host = _typed_in(data), data.provenance.get("host") or "another machine"
@@ -57,8 +57,8 @@ def elsewhere(data: SweepData) -> str | None:
 
 
 def launching(data: SweepData, grid: str, overrides: Sequence[str]) -> str:
-    """Return the command that launches a grid, given by its full path or address, into the root of
-    the sweep."""
+    """Return the command that launches a grid into the root of the sweep. `grid` is its full path
+    or address."""
     folder = _folder(data)
     words = [*_program(), "launch", _from(folder, grid), *overrides]
     words += ["--root", _from(folder, data.root)] if data.root else []
@@ -101,9 +101,9 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
 
 
 def reading_logs(data: SweepData) -> tuple[str, str] | None:
-    """Return the command that shows everything that a run printed, as two parts: before and
-    after the run's name. None for runs in plain folders, which have no log, and for runs of
-    several roots."""
+    """Return the command that shows the log of a run, as two parts: before and after the run's
+    name. None for runs in plain folders, which have no log, and if the sweeps have several
+    roots."""
     roots = {os.path.dirname(path.rstrip("/")) for path in data.paths}
     if not data.root or len(roots) > 1:
         return None

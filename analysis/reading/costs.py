@@ -29,9 +29,9 @@ _MOST = 1e15
 
 @dataclass(frozen=True)
 class AtPlace:
-    """The usage of the attempts at one of several backends. `seconds` is the time of ended
-    attempts. `usd` is the cost of tokens, None if unknown; `prices` has the dates of the prices.
-    The cost of the backend's machines is not included."""
+    """The usage of all attempts at one backend. `seconds` is the total time of the attempts that
+    ended. `usd` is the cost of tokens (None if unknown); `prices` has the dates of the prices. The
+    cost of the backend's machines is not included."""
 
     name: str
     attempts: int
@@ -69,10 +69,10 @@ class Cost:
 
 
 def steps_done(history: History, training: Sequence[str]) -> float | None:
-    """Return the number of steps that a run did. `training` are keys that only training steps
-    record: evaluations before the first step or after the last step do not count. Steps may
-    start at 0 or 1, and may be recorded at intervals; the last record then counts as a whole
-    interval."""
+    """Return the number of steps that a run did; None if it recorded no step. `training` are keys
+    that only training steps record: evaluations before the first step or after the last step do not
+    count. Steps may start at 0 or 1. If a run records only every 10th step, the last record stands
+    for 10 steps."""
     recorded = [key for key in training if key in history.keys]
     there = [history.column(key)[1] for key in recorded]
     rows = np.logical_or.reduce(there) if there else np.ones(len(history.steps), dtype=bool)
@@ -90,8 +90,9 @@ def token_keys() -> list[str]:
 
 
 def token_columns(history: History) -> dict[str, Floats]:
-    """Return a dict from kind to the tokens of each row (0 in rows without a count), from the
-    keys of tinker-cookbook and sweeper's recipes. Kinds that the run never counted are left out."""
+    """Return a dict from kind to the tokens of each row (0 in rows without a count). The keys of
+    tinker-cookbook and of sweeper's recipes are read. Kinds that the run never counted are left
+    out."""
     columns: dict[str, Floats] = {}
     for kind, names in SOURCES.items():
         key = next((name for name in names if name in history.keys), None)
@@ -107,8 +108,8 @@ def token_columns(history: History) -> dict[str, Floats]:
 
 
 def clock(history: History) -> Floats | None:
-    """Return the seconds of work up to the end of each row; None if the run recorded no times. A
-    step that a resumed attempt repeated counts once."""
+    """Return the seconds of work up to the end of each row. A step that was repeated after a resume
+    counts once. None if the run recorded no times."""
     key = next((name for name in CLOCKS if name in history.keys), None)
     return None if key is None else np.cumsum(_counts(history, key))
 
@@ -128,7 +129,8 @@ def _counts(history: History, key: str) -> Floats:
 
 
 def parse_prices(text: str | None) -> dict[str, float]:
-    """Parse `train=0.4,sample=0.8`, dollars per million tokens by kind. Raises `UsageError`."""
+    """Parse `train=0.4,sample=0.8`, dollars per million tokens by kind. Raises `UsageError` if
+    `text` has another form."""
     prices: dict[str, float] = {}
     for part in (text or "").split(","):
         kind, equals, amount = (piece.strip() for piece in part.partition("="))
@@ -158,7 +160,7 @@ def dollars(cost: Cost, prices: Mapping[str, float]) -> float | None:
 
 
 class Priced:
-    """The metered usage of runs, with the price table."""
+    """The costs of metered usage, by the price table."""
 
     def __init__(self) -> None:
         self._prices: Prices | None = None
@@ -166,7 +168,7 @@ class Priced:
             self._prices = load()
 
     def basis_of(self, used: Sequence[Usage]) -> str | None:
-        """Return a phrase with the dates of the prices for this usage; None without prices."""
+        """Return a phrase with the dates of the prices; None without a price table."""
         return None if self._prices is None else amount(total(used), self._prices).basis
 
     def sum_of(self, used: Sequence[Usage]) -> float | None:
@@ -182,7 +184,8 @@ class Priced:
         return self.sum_of([run.usage])
 
     def by_place(self, sources: Sequence[Source]) -> tuple[AtPlace, ...]:
-        """Return the usage at each backend. Empty unless a sweep has several backends."""
+        """Return the usage at each backend, for sweeps with several backends; else an empty
+        tuple."""
         used: dict[str, list[Usage]] = {}
         seconds: dict[str, float] = {}
         for run in (placed.run for source in sources for placed in source.runs):
