@@ -57,8 +57,8 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _missing_end(data: SweepData) -> list[Finding]:
-    """Return a warning if the last rows of some runs lack the metric. Earlier values count
-    there."""
+    """Return a warning if the last rows of some runs lack the metric. For these runs, an earlier
+    value counts."""
     runs = [run for run in data.runs if run.missing and not run.diverged]
     if not runs or data.metric is None:
         return []
