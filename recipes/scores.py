@@ -12,8 +12,8 @@ Done = Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]
 
 
 def measures(done: Done) -> dict[str, float]:
-    """Return the metrics of all items together, and of each suite. Items without a grader have no
-    scores."""
+    """Return the metrics of all items together, and of each suite. The scores leave out items
+    without a grader."""
     graded = _graded(done)
     measured: dict[str, float] = {"test/num_items": len(done)}
     if graded:
@@ -47,9 +47,9 @@ def _graded(done: Done) -> Done:
 
 
 def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
-    """Return the mean score of items, its standard error over items, and pass@k for powers of
-    two. The scores of an item's samples are averaged first. A sample is right if its score is at
-    least 1."""
+    """Return the mean score of items, its standard error (left out for one item), and pass@k for
+    powers of two. An item's score is the mean score of its samples. A sample is right if its score
+    is at least 1."""
     means = [sum(row["score"] for row in rows) / len(rows) for rows in items]
     count, mean = len(means), sum(means) / len(means)
     spread = sum((value - mean) ** 2 for value in means)

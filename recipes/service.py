@@ -46,8 +46,8 @@ def parse_arguments(config_class: type[C]) -> C:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turn a RecipeError, or an error of the SDK, into one line on standard error and exit code
-    1."""
+    """Exit with code 1 and one line on standard error if the `with` block raises a RecipeError or
+    an error of the SDK."""
     try:
         yield
     except RecipeError as error:
@@ -62,8 +62,8 @@ def errors_in_one_line() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Service:
-    """A connection: the SDK's client, and the service's address ("" for the hosted one). `key` is
-    the API key; None if the SDK finds it itself."""
+    """A connection to a service: the SDK's client, and the address ("" for the hosted service).
+    `key` is the API key; None if the SDK finds the key itself."""
 
     client: "tinker.ServiceClient"
     url: str
@@ -72,8 +72,8 @@ class Service:
     key: str | None = None
 
     def wait(self, request: "tinker.APIFuture[T]") -> T:
-        """Return the result of a request. Raises RecipeError if the address is unreachable for
-        `patience_seconds`, because the SDK would wait for a result for ever."""
+        """Wait for a request and return its result. Raises RecipeError if the service's address is
+        unreachable for `patience_seconds`; the SDK would wait for ever."""
         unreachable_since: float | None = None
         while self.url:
             try:
@@ -98,8 +98,8 @@ class Service:
 
 def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
     """Connect to `base_url`, else $TINKER_BASE_URL, else the hosted service. Raises RecipeError
-    immediately if there is no key (a service on this machine needs none), or if no service
-    answers at the given address: the SDK would retry for minutes."""
+    if there is no key (a service on this machine needs no key), or if no service answers at the
+    given address. The SDK alone would retry for minutes."""
     # Both are read when transformers is first imported, by the SDK's get_tokenizer.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -129,9 +129,6 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
 
 
 class _Waits(logging.Handler):
-    """A logging handler that prints, at most every `TELL_SECONDS`, that the service rejects
-    requests."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(logging.INFO)
         self._clock = clock
@@ -147,8 +144,8 @@ class _Waits(logging.Handler):
 
 
 def tell_of_waits(clock: Callable[[], float] = time.monotonic) -> None:
-    """Print a line when the service rejects requests (429): the SDK retries silently for minutes,
-    which looks like a hang."""
+    """From now on, print a line at most every `TELL_SECONDS` while the service rejects requests
+    (429). The SDK retries silently for minutes, which looks like a hang."""
     logger = logging.getLogger("httpx")
     if not any(isinstance(handler, _Waits) for handler in logger.handlers):
         logger.addHandler(_Waits(clock))
@@ -182,9 +179,9 @@ def _unreachable(url: str) -> str | None:
 
 
 class Stop:
-    """A handler that records a SIGTERM or SIGINT, so that a loop can end after its step. Before
-    `graceful` is set there is nothing to save, so a signal ends the program immediately. A
-    second signal always ends the program immediately."""
+    """A signal handler that records SIGTERM or SIGINT, so that a loop can end after the current
+    step. While `graceful` is False, there is nothing to save, and the first signal ends the program
+    immediately. A second signal always ends the program immediately."""
 
     def __init__(self) -> None:
         self.graceful = False
@@ -219,12 +216,12 @@ def stop_on_signals() -> Iterator[Stop]:
 
 
 def run_program(main: Callable[[C], object], config: type[C]) -> NoReturn:
-    """Call `main` with the command line's options, and end the process with the exit code and the
-    messages that Python would give.
+    """Call `main` with the command line's options, then end the process. The exit code and the
+    messages are the same as without this function.
 
-    Python's own teardown is skipped, because compiled parts of the SDK and its dependencies
-    sometimes abort the process during the teardown (once in 123 runs on a busy machine). A finished
-    run would then count as failed, and a failed run would lose its error message.
+    Python's teardown is skipped, because compiled parts of the SDK and its dependencies sometimes
+    abort the process during the teardown (once in 123 runs on a busy machine). After an abort, a
+    finished run would count as failed, and a failed run would lose its error message.
     """
     code = 0
     try:
@@ -250,7 +247,8 @@ def _exit_code(stop: SystemExit) -> int:
 
 
 def service_error(error: BaseException) -> BaseException | None:
-    """Return the SDK's own error in the chain of causes, None if there is none."""
+    """Return the first error of the SDK in the chain of causes of `error`; None if the chain has
+    no error of the SDK."""
     import tinker
 
     cause: BaseException | None = error

@@ -38,7 +38,7 @@ class Refused(service.RecipeError):
 
 
 class Orders:
-    """The files of a session."""
+    """The files of a session: orders, answers and progress."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -61,12 +61,12 @@ class Orders:
             return None
 
     def put_answer(self, number: int, answer: Mapping[str, Any]) -> None:
-        """Answer an order, unless it is already answered."""
+        """Write the answer to an order. An existing answer is kept."""
         if self.answer(number) is None:
             self._write(f"answers/{number:06d}.json", {"order": number, **answer})
 
     def put_progress(self, **state: Any) -> None:
-        """Write the run's current state."""
+        """Write the run's current state to progress.json."""
         self._write("progress.json", state)
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
@@ -76,8 +76,8 @@ class Orders:
 
 
 def session_folder(environment: Mapping[str, str]) -> str:
-    """Return the folder of this run's session. Raises RecipeError if the variables that a worker
-    sets are missing.
+    """Return the folder of this run's session. Raises RecipeError if `environment` lacks a variable
+    that a worker sets for its recipe.
     """
     try:
         parts = [environment[f"SWEEPER_{name}"] for name in ("ROOT", "SWEEP", "RUN")]
@@ -129,7 +129,7 @@ class Session(Trainer):
 
     @abstractmethod
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
-        """Set the data of the next steps. None means the session's own data."""
+        """Set the data of the next steps. None means the data in the session's configuration."""
 
     @abstractmethod
     def sampler_now(self) -> Any:
@@ -144,8 +144,8 @@ class Session(Trainer):
         self.orders.put_progress(**now, step=self.step, metrics=shown, pid=os.getpid())
 
     def carry_out(self, order: Mapping[str, Any]) -> None:
-        """Execute an order and answer it. A resumed run repeats orders, but skips an order that is
-        answered already if the answer is an error, or if the order is to sample."""
+        """Execute an order and write its answer. A resumed run also executes answered orders, to
+        restore the weights. It skips answered orders that only sample or that have failed."""
         before = self.orders.answer(self.number)
         if before is not None and ("error" in before or order["kind"] == "sample"):
             return
@@ -172,8 +172,8 @@ class Session(Trainer):
             self.orders.put_answer(self.number, {"step": self.step, **result})
 
     def do_train(self, order: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Train the steps of an order, except those that the run trained before it was resumed.
-        Return None if a signal stops the training."""
+        """Train the steps of an order and return the answer; None if a signal stops the training.
+        A resumed run trains only the order's steps after the checkpoint."""
         last = self.begun + order["steps"]
         if last > self.config.max_steps:
             remaining = self.config.max_steps - self.begun
@@ -195,7 +195,7 @@ class Session(Trainer):
         return {"steps": last - self.begun, "rows": shown, "metrics": rows[-1] if rows else {}}
 
     def conversations(self, data: Sequence[Any] | None) -> list[tasks.Conversation] | None:
-        """Parse the conversations of an order. Raises `Refused`."""
+        """Parse the data of an order; None without data. Raises `Refused` for invalid data."""
         if not data:
             return None
         try:
@@ -204,8 +204,8 @@ class Session(Trainer):
             raise Refused(str(error)) from None
 
     def save_by_itself(self) -> None:
-        """Save a checkpoint if at least `checkpoint_steps` steps are unsaved (0: never), and the
-        last reward, if there is one, is at least `checkpoint_reward`."""
+        """Save a checkpoint if at least `checkpoint_steps` steps are unsaved (0: never save). Save
+        none while the last reward is below `checkpoint_reward`."""
         config = self.config
         threshold = config.checkpoint_reward
         good = threshold is None or self.last_row.get(_REWARD, threshold) >= threshold
@@ -242,7 +242,7 @@ class Session(Trainer):
         return {"text": text, "ended": sequence.stop_reason == "stop"}
 
     def do_save(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Save a permanent checkpoint, to train on and to sample from."""
+        """Save a permanent checkpoint, both for further training and for sampling."""
         name = order["name"]
         state = self.training.save_state(name)
         sampler = self.training.save_weights_for_sampler(name)
@@ -269,8 +269,8 @@ class Session(Trainer):
         return {"loaded": order["path"]}
 
     def finish(self, step: int) -> None:
-        """Finish as the recipe does, then write the answer to the order to finish. The answer is
-        written even if the order does not exist yet."""
+        """Finish the run (see `Trainer.finish`), then answer the order `finish`. The answer is
+        written even if no client has sent this order."""
         super().finish(step)
         last = self.run.last_record or {}
         paths = {key: last[key] for key in ("state_path", "sampler_path") if key in last}
@@ -280,14 +280,14 @@ class Session(Trainer):
     def record(
         self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
     ) -> None:
-        """See `Trainer`."""
+        """See `Trainer.record`."""
         super().record(step, saved)
         self.saved_at = step
 
     def is_saved(self, step: int) -> bool:
-        """Return whether the run started at this step, or saved its last checkpoint at this step
-        (possibly by an order). Weights that an order has loaded since need no checkpoint, because
-        a resumed run repeats this order."""
+        """Return whether the run started at this step, or saved its last checkpoint at this step.
+        If an order has loaded other weights since then, the result is still True, because a resumed
+        run loads the weights again."""
         return step == self.saved_at
 
     def save_due(self, step: int) -> bool:
@@ -295,14 +295,14 @@ class Session(Trainer):
         return super().save_due(step) and not self.is_saved(step)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Log a line and remember it."""
+        """Log the metrics of a step, and keep them in `last_row`."""
         self.last_row = {"step": step, **metrics}
         super().log(step, metrics)
 
     @property
     def marks(self) -> dict[str, Any]:
-        """The values of `Trainer.marks`, the order during which a checkpoint was made, and the step
-        at which that order began."""
+        """The values of `Trainer.marks`, the number of the current order, and the step at which the
+        order began."""
         return super().marks | {"order": self.number, "order_begun": self.begun}
 
 

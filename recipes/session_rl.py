@@ -39,7 +39,7 @@ class GroupSession(Session, rl.GroupTrainer):
         self.begin_sampler()
 
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
-        """Set the questions with their right answers. Each is asked `group_size` times per step."""
+        """Set the questions and right answers. Each step asks each question `group_size` times."""
         try:
             problems = None if conversations is None else self.problems(list(conversations))
         except service.RecipeError as error:
@@ -47,11 +47,11 @@ class GroupSession(Session, rl.GroupTrainer):
         self.ordered_problems = problems
 
     def asked_at(self, step: int) -> list[Problem]:
-        """Return the questions that the client gave for the step, or else the recipe's."""
+        """Return the questions in the order; if it has none, the recipe's questions of the step."""
         return super().asked_at(step) if self.ordered_problems is None else self.ordered_problems
 
     def sampler_now(self) -> Any:
-        """Return the future of the client from which the steps sample."""
+        """Return a future of the client with which the training steps sample."""
         return self.sampler
 
 

@@ -53,7 +53,7 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
         self.ordered_data = [chat.to_datum(example) for example in examples]
 
     def shown_at(self, step: int) -> "list[tinker.Datum]":
-        """Return the examples that the client gave for the step, or else the recipe's examples."""
+        """Return the examples in the order; if it has none, the recipe's examples of the step."""
         return super().shown_at(step) if self.ordered_data is None else self.ordered_data
 
     def sampler_now(self) -> Any:

@@ -73,7 +73,7 @@ class Problems(Place):
 
 @chz.chz
 class Thinking:
-    """Whether the model writes thoughts; see thinking.py."""
+    """The setting `thinking`; see thinking.py."""
 
     thinking: Literal["on", "off"] | None = chz.field(
         default=None,
@@ -109,7 +109,7 @@ class Answering:
 
 @chz.chz
 class Infrequent:
-    """A second, rarer evaluation of a run that trains."""
+    """A second evaluation during training, which takes place less often than the first."""
 
     suites: list[str] | None = chz.field(default=None, doc="default: eval.suites")
     every: int = chz.field(default=100, doc="steps between evaluations; 0: first and last only")
@@ -141,7 +141,7 @@ class Suites(Answering):
 
 @chz.chz
 class Evaluated:
-    """The setting of runs that can evaluate suites while they train."""
+    """The setting `eval`: suites that are evaluated during training."""
 
     eval: Suites | None = chz.field(
         default=None, doc="evaluate while training: {suites: [...], every: 20, items: 100}"
@@ -294,8 +294,8 @@ class Settings(Training, Problems):
 
 
 def check_problems(config: Problems) -> None:
-    """Raise ValueError for invalid problem settings. If a class has several base classes, chz only
-    runs the checks of the first one, so the class itself calls the checks of the others."""
+    """Raise ValueError for invalid problem settings. If a class has several base classes and no
+    check of its own, chz runs only the checks of the first base class."""
     check_at_least(config, test_size=1)
     for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
         if not low <= getattr(config, key) <= high:
@@ -324,14 +324,13 @@ def check_tier(tier: Suites | Infrequent) -> None:
 
 
 def due(every: int, step: int) -> bool:
-    """Return whether something that happens every `every` steps happens before a step. It always
-    happens before the first step, and with `every` 0 only then."""
+    """Return whether `step` is 0 or, if `every` is not 0, a multiple of `every`."""
     return step == 0 or bool(every and step % every == 0)
 
 
 def made(config_class: type[C], values: Mapping[str, Any]) -> C:
-    """Build the configuration from a run's values. A key such as `eval.every` sets the field
-    `every` of the setting `eval`."""
+    """Build a `config_class` from a run's values. A key such as `eval.every` sets the field `every`
+    of the setting `eval`."""
     if not any("." in key for key in values):
         return config_class(**values)
     return chz.Blueprint(config_class).apply(dict(values)).make()
@@ -389,25 +388,25 @@ def check_data(
 def lacks(
     values: Mapping[str, Any], parse: Callable[[data_files.Row], Any] = tasks.conversation
 ) -> list[str]:
-    """Return the mistake in the file `data` of a run that trains on conversations. The list is
-    empty if there is none."""
+    """Return a list with the mistake in the file `data` of a run; empty if the file has no
+    mistake."""
     mistake = check_data(values, parse).mistake
     return [] if mistake is None else [mistake]
 
 
 def notes(values: Mapping[str, Any], checked: data_files.Checked | None = None) -> list[str]:
-    """Return the plan's notes on a run's data, and on folders of other runs that it needs."""
+    """Return the plan's notes on a run's data, and on missing folders of other runs."""
     return [*(checked or check_data(values)).notes, *missing_folders(values)]
 
 
 def comes_later(value: object) -> bool:
-    """Return whether a value refers to a run of an earlier stage that is not known yet."""
+    """Return whether a value is still a reference (`${...}`) to a run of an earlier stage."""
     return "${" in str(value)
 
 
 def lacking_function(values: Mapping[str, Any], key: str) -> list[str]:
-    """Return the mistake in the file of a user function, without executing the file. The list is
-    empty if there is none."""
+    """Return a list with the mistake in the file of a user function; empty if the file has no
+    mistake. The file is not executed."""
     if comes_later(values[key]):
         return []
     try:
@@ -418,7 +417,7 @@ def lacking_function(values: Mapping[str, Any], key: str) -> list[str]:
 
 
 def missing_folders(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for a plan about folders of other runs that do not exist yet."""
+    """Return a line for each folder of another run that these values name and that is missing."""
     missing: list[str] = []
     for key in ("load_checkpoint_path", "reward_model", "kl_reference"):
         path = str(values.get(key) or "tinker://")
@@ -433,7 +432,7 @@ def load_data(
     config: Settings,
     parse: Callable[[data_files.Row], data_files.Conversation] = tasks.conversation,
 ) -> tasks.Split:
-    """Return the configured conversations, training and held out."""
+    """Return the conversations of `data`, or of the generated task if `data` is None."""
     if config.data is not None:
         return tasks.load(config.data, config.test_size, parse)
     data = tasks.generate(task_of(config), config.train_size, config.test_size, config.seed)
@@ -446,7 +445,7 @@ def task_of(config: Problems) -> tasks.Task:
 
 
 def task_named(config: Problems, name: str) -> tasks.Task:
-    """Return a task by name, in the configured size."""
+    """Return the task `name` with the configured digits, length and letters."""
     if name == "addition":
         return tasks.addition(config.digits)
     if name == "reversal":

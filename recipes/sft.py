@@ -44,7 +44,7 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the values chosen for `auto`, and notes on its data."""
+    """Return the plan's notes on a run: the values chosen for `auto`, its data and its suites."""
     return [
         *hyperparams.notes("sft", Config, values),
         *settings.notes(values),
@@ -120,8 +120,9 @@ class Evaluation:
 def begin_greedy(
     connection: service.Service, sampler: Any, tokenizer: Any, examples: list[chat.Example]
 ) -> "Callable[[], float]":
-    """Request greedy answers to questions. The returned function waits for the share of answers
-    with the right text (see `chat.same_text`). `sampler` is a future of a sampling client."""
+    """Request greedy answers to the questions of `examples`. The returned function waits for the
+    answers, and returns the share of answers with the right text (see `chat.same_text`).
+    `sampler` is a future of a sampling client."""
     import tinker
 
     client = connection.wait(sampler)
@@ -174,7 +175,7 @@ class SupervisedTrainer(Trainer):
 
     @property
     def learn(self) -> chat.Learned:
-        """The parts of a conversation that are trained on, and evaluated."""
+        """The setting `train_on_what`, which also selects what is evaluated."""
         return self.config.train_on_what
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:
@@ -182,7 +183,7 @@ class SupervisedTrainer(Trainer):
         return chat.render_all(self.tokenizer, data.train, self.config.max_length, self.learn)
 
     def train_steps(self) -> int:
-        """Run all steps. A step is submitted before the previous one's results are read."""
+        """See `Trainer`. Each step is submitted before the previous step's results are read."""
         under_way: Submitted | None = None
         step = self.run.start_step
         while step < self.config.max_steps and self.stop.signum is None:
@@ -196,7 +197,7 @@ class SupervisedTrainer(Trainer):
         return step
 
     def begin_evaluation(self, step: int) -> "Callable[[], dict[str, float]]":
-        """Submit an evaluation. The returned function waits for `test/nll` and `test/accuracy`."""
+        """Submit an evaluation. The returned function waits for its metrics and returns them."""
         del step  # evaluates the current weights
         evaluation = Evaluation(self.training, self.test_data)
         return lambda: evaluation.result(self.connection, self.tokenizer, self.test)

@@ -30,7 +30,7 @@ NAMED: Mapping[str, tuple[tuple[str, int], ...]] = {
 
 class Item(NamedTuple):
     """A question. `key` is a hash of its content. `grader` is None if the question is not graded.
-    `others` are further suites that contain the question."""
+    `others` names the other suites that contain the question."""
 
     key: str
     suite: str
@@ -43,9 +43,9 @@ class Item(NamedTuple):
 
 
 def load_suites(config: settings.Problems, suite: str | None, grader: str) -> list[Item]:
-    """Load the items of one or several suites, without duplicates. `suite` names tasks, files and
-    suites in `NAMED`, separated by commas; None is the configured task. `grader` is the grader of
-    items that name no grader.
+    """Load the items of one or several suites, without duplicates. `suite` is a comma-separated
+    list of tasks, files and suites in `NAMED`; None means the configured task. `grader` is used
+    for items without a grader of their own.
 
     Raises RecipeError, with file and line, for an invalid item.
     """
@@ -72,7 +72,7 @@ def load_suites(config: settings.Problems, suite: str | None, grader: str) -> li
 
 
 def names_of(suite: str) -> list[str]:
-    """Return the tasks and files that a suite names."""
+    """Split a comma-separated list of suites into names."""
     return [part.strip() for part in suite.split(",") if part.strip()]
 
 
@@ -86,8 +86,8 @@ def by_suite(items: Iterable[Item]) -> dict[str, list[Item]]:
 
 
 def same_names(names: Iterable[str]) -> str | None:
-    """Return a message if two files with different content have the same name, because their scores
-    would have the same name. Return None otherwise."""
+    """Return a message if two files with different content have the same base name, because their
+    scores would be mixed. Return None otherwise."""
     paths: dict[str, str] = {}
     for path in filter(os.path.isfile, names):
         other = paths.setdefault(_label_of(path), path)
@@ -103,7 +103,7 @@ def _label_of(path: str) -> str:
 
 
 def check(name: str, grader: str) -> data_files.Checked:
-    """Check a suite while a grid is planned: the name of a task, or the lines of a file."""
+    """Check a suite of a planned grid: the lines if `name` is a file, else the name itself."""
     if os.path.isfile(name):
         return data_files.check(name, _parser(name, grader))
     try:
@@ -115,7 +115,6 @@ def check(name: str, grader: str) -> data_files.Checked:
 
 @cache
 def _parser(name: str, grader: str) -> "partial[Item]":
-    """Return the function that parses a line of a file."""
     return partial(_item_of, label=_label_of(name), grader=grader)
 
 
@@ -153,7 +152,6 @@ def _key(messages: Conversation, question: graders.Question) -> str:
 
 
 def _item_of(row: Row, label: str, grader: str) -> Item:
-    """Parse a line's item."""
     choices = row.get("choices") or []
     if not isinstance(choices, list) or not all(isinstance(option, str) for option in choices):
         raise row.wrong('"choices" must be a list of texts')

@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
 
 class Unanswered(service.RecipeError):
-    """The service's refusal to answer."""
+    """Raised if the service refuses to answer."""
 
 
 class Model:
@@ -73,8 +73,8 @@ class Model:
         self._counts = {"prefill": 0, "sample": 0}
 
     def reply(self, messages: chat.Conversation, number: int = 1, **how: Any) -> list[Answer]:
-        """Return answers to a conversation. `how` are sampling parameters of the SDK. Raises
-        `RecipeError` if the template or the service refuses."""
+        """Return `number` answers to a conversation. `how` has sampling parameters of the SDK.
+        Raises `RecipeError` if the template rejects the messages or the service refuses."""
         prompt, end = chat.render_prompt(self._tokenizer, messages)
         stops: list[str] = how.pop("stop", [])
         if stops:  # the service takes either texts or tokens
@@ -84,7 +84,7 @@ class Model:
         return self._sample(prompt, number, how)
 
     def complete(self, text: str, number: int = 1, **how: Any) -> list[Answer]:
-        """Return continuations of a text, without a chat template."""
+        """Return `number` continuations of a text, without a chat template."""
         prompt = self._tokenizer.encode(text)
         if not prompt:
             raise service.RecipeError("the prompt is empty")
@@ -118,7 +118,7 @@ class Model:
 
 
 def main(config: Config) -> None:
-    """Answer until the input ends, or until a signal."""
+    """Answer a person or programs until the input ends, or until a signal arrives."""
     _end_with_parent()
     with service.errors_in_one_line(), service.stop_on_signals():
         model = Model(config)
@@ -130,7 +130,7 @@ def main(config: Config) -> None:
 
 
 def _end_with_parent() -> None:
-    """Let the kernel end this process when `sweeper` is killed, since nothing else would."""
+    """Let the kernel end this process when the parent process, `sweeper`, ends."""
     parent = os.getppid()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -222,10 +222,9 @@ def _failed(status: int, message: str, field: str | None = None) -> Any:
 
 
 def _refusal(headers: Mapping[str, str], key: str | None) -> Any:
-    """Return a response that refuses a request; None if the request is allowed. If the endpoint has
-    a key, the client must send the key. Otherwise, requests from web pages and requests for a host
-    name other than localhost are refused, because any web site could spend the user's tokens
-    through the browser."""
+    """Return a response that refuses a request; None if the request is allowed. `key` is the key
+    that clients must send. If `key` is None, only requests to localhost that come from no web page
+    are allowed. Otherwise any web site could spend the user's tokens through the browser."""
     if key is None:
         host = urlsplit(f"//{headers.get('host', '')}").hostname
         if "origin" in headers or host not in service.LOOPBACK:
@@ -253,7 +252,7 @@ def application(model: Model, config: Config) -> Any:
         return JSONResponse({"object": "list", "data": [about]})
 
     async def answered(request: Request, chats: bool) -> tuple[dict[str, Any], list[Answer]]:
-        """Return a request's document, and the answers. Raises `Refused`."""
+        """Return the parsed body of a request, and the answers. Raises `Refused`."""
         try:
             body = await request.json()
         except ValueError:
@@ -406,8 +405,8 @@ def _usage(answers: list[Answer]) -> dict[str, int]:
 
 
 def _events(answers: list[Answer], name: str, chats: bool, with_usage: bool) -> Any:
-    """Yield the server-sent events of the answers. The service returns only whole answers, so
-    one event has the whole text of an answer, and the next event says why the answer ended."""
+    """Yield the server-sent events of the answers. Each answer has two events: one with the whole
+    text, because the service does not stream, and one with the reason why the answer ended."""
     head = _head(name, "chat.completion.chunk" if chats else "text_completion")
 
     def event(choices: list[dict[str, Any]], **more: Any) -> str:

@@ -25,7 +25,7 @@ class Split(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A set of `size` distinct problems. `problem(i)` returns the i-th as (question, answer)."""
+    """A set of `size` distinct problems. `problem(i)` returns a problem as (question, answer)."""
 
     name: str
     size: int
@@ -33,8 +33,8 @@ class Task(NamedTuple):
 
 
 def addition(digits: int) -> Task:
-    """Return problems `a+b=` for all pairs of numbers of up to `digits` digits; the answer is
-    the sum."""
+    """Return the task of adding two numbers. Its problems, `a+b=`, are all pairs of numbers with at
+    most `digits` digits."""
     base = 10**digits
 
     def problem(index: int) -> tuple[str, str]:
@@ -45,8 +45,8 @@ def addition(digits: int) -> Task:
 
 
 def reversal(length: int, letters: int) -> Task:
-    """Return problems to reverse a word of `length` letters, for all words that consist of the
-    first `letters` letters of the alphabet."""
+    """Return the task of reversing a word. Its words are all strings of `length` letters that use
+    only the first `letters` letters of the alphabet."""
 
     def problem(index: int) -> tuple[str, str]:
         word = _word(index, length, letters)
@@ -56,8 +56,8 @@ def reversal(length: int, letters: int) -> Task:
 
 
 def sorting(length: int, letters: int) -> Task:
-    """Return problems to sort the letters of a word of `length` letters, for all words that
-    consist of the first `letters` letters of the alphabet."""
+    """Return the task of sorting the letters of a word. Its words are all strings of `length`
+    letters that use only the first `letters` letters of the alphabet."""
 
     def problem(index: int) -> tuple[str, str]:
         word = _word(index, length, letters)
@@ -67,8 +67,9 @@ def sorting(length: int, letters: int) -> Task:
 
 
 def generate(task: Task, train_size: int, test_size: int, seed: int) -> Split:
-    """Hold out `test_size` problems, and draw up to `train_size` of the others with `seed`.
-    Raises RecipeError if no problem would be left to train on."""
+    """Hold out `test_size` problems of a task, and draw at most `train_size` training problems from
+    the rest. The held-out problems do not depend on `seed`. Raises RecipeError if no problem is
+    left to train on."""
     if test_size >= task.size:
         raise RecipeError(
             f"test_size={test_size} leaves nothing to train on: the task has {task.size} problems"
@@ -93,10 +94,9 @@ def _held_out(task: Task, test_size: int) -> list[int]:
 def with_wrong(
     conversations: Sequence[Conversation], share: float, seed: int
 ) -> list[Conversation]:
-    """Give a share of the conversations a wrong answer, taken from another conversation.
+    """Copy the conversations, and give a `share` of them a wrong answer from another conversation.
 
-    This simulates human answers, which are mostly right. Raises RecipeError if all answers are
-    equal, so that none can be wrong.
+    The wrong answers simulate human mistakes. Raises RecipeError if all answers are equal.
     """
     count = round(share * len(conversations))
     draw = random.Random(f"wrong/{seed}")
@@ -116,9 +116,9 @@ def with_wrong(
 def load(path: str, test_size: int, parse: Callable[[Row], Conversation] | None = None) -> Split:
     """Load conversations from a JSONL file, `test_size` of them held out.
 
-    A line is `{"messages": [...]}`, or a question with its answer: `{"prompt", "answer"}`. `parse`
-    is `conversation` or `question`. Copies of a held-out conversation are left out of the
-    training part. Raises RecipeError, with file and line, for an invalid conversation.
+    A line is `{"messages": [...]}` or `{"prompt": ..., "answer": ...}`. `parse` reads a line:
+    `conversation` (the default) or `question`. Copies of a held-out conversation are left out of
+    the training part. Raises RecipeError, with file and line, for an invalid conversation.
     """
     return split(data_files.read(path, parse or conversation), test_size, path)
 
@@ -153,11 +153,11 @@ def hold_out(rows: Sequence[T], test_size: int, path: str, noun: str) -> tuple[l
 
 
 def batch_indices(step: int, batch_size: int, count: int, seed: int) -> list[int]:
-    """Return the indices of the examples, out of `count`, that a step trains on. The function is
-    pure.
+    """Return the indices (0 to `count` - 1) of the examples that a step trains on.
 
-    The data are an endless stream of epochs, each in its own order, cut into batches; so a resumed
-    run sees the same examples as one that was not stopped.
+    Each epoch has all examples in a new order. A batch may begin in one epoch and end in the next.
+    The result depends only on the arguments, so a resumed run trains on the same examples as an
+    uninterrupted run.
     """
     first = step * batch_size
     return [
@@ -187,7 +187,7 @@ def _ask(task: Task, index: int) -> Conversation:
 
 
 def conversation(row: Row) -> Conversation:
-    """Return the conversation of a line; see `load`. Raises RecipeError for an invalid one."""
+    """Return the conversation of a line; see `load`. Raises RecipeError for an invalid line."""
     if (messages := row.get("messages")) is None:
         return _question(row)
     messages_of_row = row.messages(messages, marked=True)

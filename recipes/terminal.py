@@ -148,9 +148,8 @@ class Key(NamedTuple):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return a line for each thing that this machine lacks for a run with these values, and for
-    each mistake in its tasks. Called while a grid is planned, if its runs execute on this
-    machine."""
+    """Return a line if this machine cannot run the environment, and a line for each mistake in the
+    tasks. Called for a planned grid whose runs execute on this machine."""
     reasons: list[str] = []
     kind = values.get("environment", "bubblewrap")
     if (lacking := _missing(kind)) is not None:
@@ -174,8 +173,8 @@ def main(config: Config) -> None:
 
 
 def with_epochs(config: Any) -> Any:
-    """Return the configuration with `max_steps` computed from `n_epochs` (None: unchanged). If
-    the last epoch ends inside a batch, the rest of this batch comes from one more epoch."""
+    """Return the configuration with `max_steps` computed from `n_epochs`; unchanged if `n_epochs`
+    is None. If the last batch is not full, tasks of one more epoch fill it."""
     if config.n_epochs is None:
         return config
     count = len(terminal_tasks.read(chz.asdict(config)).train)
@@ -261,13 +260,13 @@ class EpisodeTrainer(rl.GroupTrainer):
     def record(
         self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
     ) -> None:
-        """Record the checkpoint and drop the episodes that it was trained on."""
+        """Record the checkpoint, and drop the recorded episodes of the steps before `step`."""
         super().record(step, saved)
         with self.lock:
             self.run.drop_episodes_before(step)
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
-        """Start to play a step's tasks. The returned function waits for the episodes."""
+        """Start the episodes of a training step; see `begin`."""
         config = self.config
         with self.timed("save"):
             sampler = self.wait(self.sampler)
@@ -285,7 +284,8 @@ class EpisodeTrainer(rl.GroupTrainer):
         size: int,
     ) -> Callable[[], list[Group]]:
         """Start `size` episodes of each task in `indices`. The returned function waits for the
-        episodes. It raises RecipeError if all episodes were given up."""
+        episodes and returns them in groups. It raises RecipeError if environments died so often
+        that no episode was finished."""
         begun: list[tuple[Problem, list[Future[Ended]]]] = []
         problems = self.questions if split == "train" else self.held_out
         for group, index in enumerate(indices):
@@ -320,8 +320,8 @@ class EpisodeTrainer(rl.GroupTrainer):
     def ask_first(
         self, sampler: "tinker.SamplingClient", problem: Problem, key: Key, size: int
     ) -> "rl.SampleRequest | None":
-        """Submit one request for the first answers of all episodes of a group, since they share
-        a prompt."""
+        """Request the first answers of a group's episodes, which have the same prompt, in one
+        request. A subclass may send no request and return None."""
         seed = rl.sampling_seed(self.config.seed, key.step, key.group)
         return self.ask(sampler, problem, size, seed=seed, **self.params(key.split))
 
@@ -331,8 +331,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         return {"max_tokens": self.config.max_tokens, "temperature": temperature}
 
     def results(self, futures: Sequence[Future[Ended]]) -> list[Ended]:
-        """Wait for episodes. Raises `Interrupted` after a signal. The resumed run plays the
-        unfinished episodes."""
+        """Wait for episodes and return them. Raises `Interrupted` after a signal."""
         pending = set(futures)
         while pending:
             if self.stop.signum is not None:
@@ -346,9 +345,9 @@ class EpisodeTrainer(rl.GroupTrainer):
     def play(
         self, key: Key, task: Task, problem: Problem, sampler: "tinker.SamplingClient", first: Any
     ) -> Ended:
-        """Play an episode, unless it was recorded before the run was resumed. If its environment
-        dies, play it again, at most `environment_retries` times. Append a finished episode to
-        `episodes.jsonl`."""
+        """Play an episode and append it to `episodes.jsonl`. If the environment dies, play the
+        episode again, at most `environment_retries` times. If the episode was recorded before the
+        run was resumed, return the recorded episode."""
         if key in self.recorded:
             return self.recorded.pop(key)
 
@@ -392,7 +391,7 @@ class EpisodeTrainer(rl.GroupTrainer):
 
     @contextmanager
     def held(self, place: P) -> Iterator[P]:
-        """Stop an environment at the end of the `with` block. `close` may stop it earlier."""
+        """Stop `place` at the end of the `with` block, or when `close` is called."""
         with self.lock:
             if self.closing:
                 place.stop()
@@ -406,8 +405,8 @@ class EpisodeTrainer(rl.GroupTrainer):
                 self.places.discard(place)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Play each held-out task once, with greedy sampling. The returned function waits for
-        `test/reward` and similar metrics."""
+        """Start one greedy episode of each held-out task. The returned function waits for the
+        episodes, and returns metrics such as `test/reward` (none without held-out tasks)."""
         if not self.held_out:
             return dict
         groups_due = self.begin("test", step, range(len(self.held_out)), self.wait(self.sampler), 1)
@@ -422,8 +421,8 @@ class EpisodeTrainer(rl.GroupTrainer):
         return scores
 
     def judging(self, step: int, groups: list[Group], name: str = "") -> rewards.Judging:
-        """Record the episodes that the verifiers of their tasks could not judge. Return the number
-        of played episodes and of these."""
+        """Record the episodes that the verifiers could not judge. Return the number of these
+        failures, and the number of played episodes."""
         ended = chain.from_iterable(self.batch[_split_of(name)])
         played = [episode.played for episode in ended if episode.played is not None]
         tags = [group.problem.tag for group in groups for _ in group.rollouts]
@@ -435,8 +434,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         return rewards.judging(self.run, step, "the verifier", failures, len(played), name)
 
     def failure_metrics(self, judging: rewards.Judging, name: str = "") -> dict[str, float]:
-        """Return the metrics of a step's episodes: failures, durations, and the reasons why they
-        ended."""
+        """Return metrics of a step's episodes: failures, durations and reasons for the end."""
         return episodes.counts(self.batch[_split_of(name)]) | judging.metrics("verifier")
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
@@ -466,8 +464,7 @@ class EpisodeTrainer(rl.GroupTrainer):
 
 
 def _split_of(name: str) -> str:
-    """Return the split that a prefix of file names stands for: "train" if the prefix is empty, else
-    "test"."""
+    """Return "train" if the prefix of file names is empty, else "test"."""
     return "test" if name else "train"
 
 

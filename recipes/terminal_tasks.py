@@ -17,8 +17,8 @@ class Tasks(NamedTuple):
 
 
 def sources(values: Mapping[str, Any]) -> dict[str, tuple[str, Choice]]:
-    """Return the folder and the choice of tasks for each split: "train", and "test" if there are
-    test tasks."""
+    """Return the folder of tasks and the choice among these tasks for each split: "train", and
+    "test" if the run has test tasks. Empty if `tasks` is not set."""
     if not values.get("tasks"):
         return {}
     choice, ids = choice_of(values), values.get("test_task_ids")
@@ -42,7 +42,7 @@ def mistakes(values: Mapping[str, Any]) -> list[str]:
 
 
 def older(values: Mapping[str, Any]) -> list[str]:
-    """Return a line for each task in the older format, which harbor cannot read."""
+    """Return a line for each task in the older format, `task.yaml`, which harbor cannot read."""
     tasks = [task for source in sources(values).values() for task in _read(*source)[0]]
     return [
         f"{task.folder}: harbor does not read task.yaml; `harbor task migrate` converts it"
@@ -52,7 +52,7 @@ def older(values: Mapping[str, Any]) -> list[str]:
 
 
 def read(values: Mapping[str, Any]) -> Tasks:
-    """Return the tasks of a run. Raises RecipeError for the first mistake."""
+    """Return the tasks of a run. Raises RecipeError if a task has a mistake."""
     if lines := mistakes(values):
         more = f" (and {len(lines) - 1} more: sweeper doctor tasks {values['tasks']})"
         raise RecipeError(lines[0] + (more if len(lines) > 1 else ""))

@@ -22,9 +22,9 @@ _SWITCHES = re.compile(
 
 
 def resolved(connection: Service | None, config: Any, last: Mapping[str, Any]) -> str | None:
-    """Return the setting of a run: "on", "off" or None (the template's default). `last` is the
-    record of the run's last checkpoint. Raises RecipeError if the run starts from weights with
-    another setting."""
+    """Return the setting `thinking` of a run: "on", "off" or None (the template's default). `last`
+    is the record of the run's last checkpoint, empty for a new run. Raises RecipeError if the
+    configured setting differs from the setting of the initial weights."""
     start = config.load_checkpoint_path
     if KEY in last or start is None:
         return last.get(KEY, config.thinking)
@@ -38,8 +38,8 @@ def resolved(connection: Service | None, config: Any, last: Mapping[str, Any]) -
 
 
 def _of_checkpoint(connection: Service | None, checkpoint: str) -> str | None:
-    """Return the setting that was recorded with a checkpoint; None if none was recorded, or if the
-    record cannot be read. `checkpoint` is a run's directory or an address."""
+    """Return the setting that was recorded with a checkpoint; None if no setting was recorded, or
+    if the record cannot be read. `checkpoint` is a run's directory or an address."""
     if not checkpoint.startswith("tinker://"):
         return rundir.last_state(checkpoint).get(KEY)
     if connection is None:
@@ -57,8 +57,8 @@ def _of_checkpoint(connection: Service | None, checkpoint: str) -> str | None:
 
 
 def applied(tokenizer: Any, thinking: str | None, model_name: str) -> Any:
-    """Return a tokenizer whose chat template has thoughts switched on or off, or the same tokenizer
-    if `thinking` is None. Raises RecipeError if the template has no switch."""
+    """Return a copy of the tokenizer that renders chats with thoughts "on" or "off". Return the
+    tokenizer itself if `thinking` is None. Raises RecipeError if the template has no switch."""
     if thinking is None:
         return tokenizer
     switches = set(_SWITCHES.findall(str(tokenizer.chat_template)))

@@ -32,16 +32,16 @@ float32, as 1 minus the probabilities of the likeliest tokens."""
 
 
 class Slopes(NamedTuple):
-    """The derivative of the divergence with respect to each likeliest token's logprob (positions x
-    k), and the divergence at each position in nats."""
+    """The derivatives of the divergence with respect to the logprobs of the likeliest tokens (an
+    array of positions x k), and the divergence in nats at each position."""
 
     by_value: "np.ndarray"
     divergence: "np.ndarray"
 
 
 def slopes(student: Any, teachers: Sequence[tuple[float, Any]]) -> Slopes:
-    """Compute the slopes from logprobs of the likeliest tokens at each position (arrays of
-    positions x k): those of the student, and those of each teacher with the teacher's weight."""
+    """Compute the slopes from logprobs of the likeliest tokens (arrays of positions x k). `student`
+    has the student's logprobs, and `teachers` has each teacher's weight and logprobs."""
     import numpy as np
 
     student_logprobs = np.asarray(student, np.float64)
@@ -103,9 +103,9 @@ def _values(rollout: Rollout) -> "np.ndarray":
 
 
 def to_datum(prompt: list[int], rollout: Rollout, weights: "np.ndarray") -> "tinker.Datum":
-    """Return a datum for `cross_entropy`. At each sampled position, the first target is the
-    sampled token with weight 0, so that the service returns its logprob. The other targets are
-    the likeliest tokens with their weights."""
+    """Return a datum for `cross_entropy`. At each sampled position, the first target is the sampled
+    token. Its weight is 0, because only its logprob is needed. The other targets are the likeliest
+    tokens with their weights."""
     import numpy as np
     import tinker
 

@@ -28,13 +28,11 @@ class Log(Protocol):
         ...
 
     def finish(self) -> None:
-        """Write pending data."""
+        """Write all pending data and close the tracker."""
         ...
 
 
 class _Trackio:
-    """A run of Trackio, stored in the project's database in $TRACKIO_DIR."""
-
     def __init__(self, run: Run) -> None:
         self._run = importlib.import_module("trackio").init(
             project=run.project or "sweeper",

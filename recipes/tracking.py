@@ -40,13 +40,13 @@ class Tracker:
 
     @property
     def mark(self) -> dict[str, str]:
-        """Values that a checkpoint's record needs for the W&B run to resume."""
+        """The W&B run's id, to be recorded with checkpoints; empty if no id is known."""
         return {RUN_ID: self._id} if self._id else {}
 
     def catch_up(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Log the steps in `lines`, because a tracker may be new, or the run may have been killed
-        before it sent these steps. W&B gets only the steps that it lacks. An offline W&B run that
-        resumes gets none, because the steps that it has on disk are unknown."""
+        """Log the earlier steps in `lines`, because a tracker may be new, or the run may have been
+        killed before it sent these steps. W&B gets only steps that it lacks. A resumed offline W&B
+        run gets no steps, because the steps in its file on disk are unknown."""
         run = self._run
         skip = run is None or (run.offline and self._before)
         first = None if run is None or skip else run.starting_step  # `run.step` is not there yet
@@ -106,8 +106,8 @@ def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -
 
 def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Any | None:
     """Return the W&B run. If an online run cannot be opened, return an offline run, which is stored
-    on disk. Return None if there is no project, if W&B is disabled, or if the offline run cannot be
-    opened either."""
+    on disk. Return None if no W&B project is configured, if W&B is disabled, or if the offline run
+    cannot be opened either."""
     if not (config.wandb_project or os.environ.get("WANDB_PROJECT")):
         return None
     if os.environ.get("WANDB_MODE") == "disabled":
@@ -161,13 +161,13 @@ def _open_others(
 
 
 def _is_set(setting: str) -> bool:
-    """Return whether an environment variable of W&B sets `setting`."""
+    """Return whether the user sets this W&B setting by its environment variable."""
     return {"root_dir": "WANDB_DIR"}.get(setting, f"WANDB_{setting.upper()}") in os.environ
 
 
 @contextmanager
 def _harmless(otherwise: str, tracker: str = "W&B") -> Iterator[None]:
-    """Report a failure of a tracker in the `with` block on standard error, in one line."""
+    """Catch any exception in the `with` block, and print it in one line on standard error."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  what trackers raise has no common base

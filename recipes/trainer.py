@@ -55,8 +55,8 @@ class Diverged(service.RecipeError):
 
 
 class Trainer(ABC):
-    """A run in progress. `training` is the client of the model, and `wait` returns a request's
-    result."""
+    """A run in progress. `training` is the SDK's training client. `wait` waits for a request and
+    returns the result."""
 
     shown: ClassVar[tuple[str, ...]] = ()
     """The metrics that are also printed."""
@@ -99,18 +99,18 @@ class Trainer(ABC):
 
     @abstractmethod
     def train_steps(self) -> int:
-        """Train and log from the run's start until the end, or until `stop` has received a
-        signal. Return the number of steps that the model has been trained for."""
+        """Train and log from the run's start step on, until the end or until `stop` has received a
+        signal. Return the number of steps trained, including those before a resumption."""
 
     @abstractmethod
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Submit the requests of an evaluation. The returned function waits for the scores,
-        which belong to the weights at the beginning of the step, whatever is submitted later."""
+        """Submit an evaluation of the current weights. The returned function waits for the scores
+        and returns them. Requests that are submitted later do not change the scores."""
 
     def train(self, tracker: tracking.Tracker) -> bool:
-        """Train from the run's start. Return True at the end, False if a signal stopped the
-        training. At the end, the final checkpoint is recorded. After a signal, a checkpoint to
-        resume from is saved, unless there are no unsaved steps or the run cannot resume at this
+        """Train until the end, record the final checkpoint and return True. If a signal stops the
+        training, save a checkpoint to resume from and return False. After a signal, no checkpoint
+        is saved if all steps are saved already, or if the run cannot resume at the current
         step."""
         self.tracker = tracker
         self.stop.graceful = True
@@ -131,9 +131,9 @@ class Trainer(ABC):
         return tinker.AdamParams(learning_rate=rate, beta1=0.9, beta2=0.95, eps=1e-8)
 
     def begin_scores(self, step: int, last: bool = False) -> Callable[[], dict[str, float]] | None:
-        """Submit the evaluations of held-out examples and of suites that are due before a step
-        (with `last`: after the last step). The returned function waits for the scores. Return
-        None if no evaluation is due."""
+        """Submit the evaluations (held-out examples, suites) that are due before a step. With
+        `last`, submit all evaluations. Return a function that waits for the scores and returns
+        them; None if no evaluation is due."""
         begun: list[Callable[[], dict[str, float]]] = []
         if last or settings.due(self.config.eval_every, step):
             begun.append(self.begin_evaluation(step))
@@ -163,7 +163,7 @@ class Trainer(ABC):
         return step > self.run.start_step and bool(every and step % every == 0)
 
     def close(self) -> None:  # noqa: B027  most recipes open nothing else
-        """Close everything that the run has opened, except the connection."""
+        """Close what a subclass has opened. (`run` closes the suites and the connection.)"""
 
     def is_saved(self, step: int) -> bool:
         """Return whether the last checkpoint has the weights at the beginning of a step."""
@@ -171,8 +171,8 @@ class Trainer(ABC):
         return last is not None and last.get("name") == _name_of(step)
 
     def resumable(self, step: int) -> bool:
-        """Return whether a run that resumes from the weights of a step reaches the same values
-        as one that was not stopped."""
+        """Return whether a run that resumes at this step gets the same results as an uninterrupted
+        run."""
         del step
         return True
 
@@ -200,7 +200,7 @@ class Trainer(ABC):
 
     @property
     def marks(self) -> dict[str, Any]:
-        """Further values that a checkpoint's record needs for the run to resume from it."""
+        """Values that a resumed run needs from a checkpoint's record, besides step and path."""
         parent = {rundir.PARENT: self.parent} if self.parent else {}
         return parent | self.about | self.tracker.mark
 
@@ -218,8 +218,8 @@ class Trainer(ABC):
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Log and print a line of metrics. `time/total` is the time since the previous line, and
-        other keys `time/...` are parts of this time. If a metric is not finite, raise Diverged
-        after writing the line, because later steps would cost as much and teach nothing."""
+        other keys `time/...` are parts of this time. Raises Diverged, after writing the line, if
+        a metric is not finite."""
         now = time.monotonic()
         times = {"progress": step / self.config.max_steps, "time/total": now - self.last_line}
         times |= self.stopwatch.metrics()
@@ -242,8 +242,8 @@ def _name_of(step: int) -> str:
 
 
 def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
-    """Return the configuration with numbers in place of `auto`, and the reason for each number.
-    Print the reasons. Raises RecipeError if no number is known."""
+    """Replace each setting `auto` by a number, and print the reason for the number. Return the new
+    configuration, and the reasons by setting. Raises RecipeError if no number is known."""
     try:
         numbers, whys = hyperparams.resolved(recipe, config)
     except ValueError as error:
@@ -254,7 +254,7 @@ def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
 
 
 def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return the first metric that is NaN or infinite, and its value."""
+    """Return the first metric that is NaN or infinite, and its value; None if all are finite."""
     for key, value in metrics.items():
         if isinstance(value, float) and not math.isfinite(value):
             return key, value
@@ -262,9 +262,9 @@ def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def parent_of(config: settings.Training, directory: rundir.RunDirectory) -> str | None:
-    """Return the address of the weights that the run has started from or will start from; None
-    for a new adapter. A resumed run uses the address that it has recorded, because the run in
-    `load_checkpoint_path` may have saved new checkpoints since."""
+    """Return the address of the run's initial weights; None if the run starts with a new LoRA
+    adapter. For a resumed run, return the recorded address, because the run in
+    `load_checkpoint_path` may have saved newer checkpoints in the meantime."""
     last = directory.last_state or directory.last_record or {}
     if rundir.PARENT in last:
         return last[rundir.PARENT]
@@ -280,8 +280,8 @@ def open_training(
     parent: str | None,
     about: dict[str, str],
 ) -> "tinker.TrainingClient":
-    """Open the run's last checkpoint with its optimizer state, or else the weights to start
-    from, or else a new LoRA adapter. `about` is the metadata of the training run at the service."""
+    """Open the first of these that exists: the run's last checkpoint with its optimizer state, the
+    weights at `parent`, a new LoRA adapter. The service stores `about` as metadata."""
     client = connection.client
     if directory.last_state is not None:
         path = directory.last_state["state_path"]
@@ -305,10 +305,9 @@ def open_training(
 
 
 class Stopwatch:
-    """Measures the seconds that a recipe waits for each kind of work. Requests are pipelined, so
-    only the seconds in which the recipe can do nothing else are measured, not all seconds in which
-    the service works. A span inside another span is not counted: the sampling of an evaluation
-    belongs to the evaluation."""
+    """Measures the seconds that a recipe waits for each kind of work. The service also works while
+    the recipe does not wait; these seconds are not measured. A span inside another span is not
+    counted separately. For example, the sampling of an evaluation counts as evaluation."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
