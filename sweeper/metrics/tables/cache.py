@@ -31,21 +31,21 @@ _writers: list[threading.Thread] = []
 
 
 def wait_for_writers(but: int = 0) -> None:
-    """Wait until this process's threads have written their segments. Do not wait for the `but`
-    newest threads."""
+    """Wait until this process's threads have written their segments. The newest `but` threads may
+    continue."""
     while len(_writers) > but:
         _writers.pop(0).join()
 
 
 def _pyarrow(module: str = "pyarrow.parquet") -> Any:
-    """Import a module of pyarrow, without types, since pyarrow has almost none. The import takes
-    time, so it is done only when a segment is read or written."""
+    """Import a module of pyarrow without its types, which are incomplete. The import takes time, so
+    this function is called only to read or write a segment."""
     return importlib.import_module(module)
 
 
 class _Member(NamedTuple):
-    """A file in a segment: its first row and the number of rows, its keys, the counts of unreadable
-    lines, and the reader's `about` value."""
+    """A file whose rows are in a segment, from row `start` on. `malformed` and `torn` count lines
+    as in `metrics.rows.Parsed`. `about` is the value that was given to `Cache.put`."""
 
     start: int
     rows: int
@@ -101,8 +101,7 @@ class _Segment:
 
 
 class Cache:
-    """The cached columns of the files of one kind (metrics or rollouts) below a folder of a
-    store."""
+    """The cached columns of all metrics files, or of all rollouts, below a folder of a store."""
 
     def __init__(self, folder: Folder, files: Files, kind: str) -> None:
         self.folder = folder
@@ -181,7 +180,8 @@ class Cache:
             self.flush()
 
     def flush(self, instead_of: Sequence[str] = ()) -> None:
-        """Write a segment with new data in a thread, then remove the files `instead_of`."""
+        """If there is new data, start a thread that writes the data as a segment, and then removes
+        the segments at the paths `instead_of`."""
         wait_for_writers(but=1)
         if self._new:
             arguments = self.folder, f"{self._prefix}{time.time_ns():016x}", self._new, instead_of
@@ -194,8 +194,8 @@ class Cache:
                 _writers.append(writer)
 
     def save(self) -> None:
-        """Write new data, and merge segments if many hold little valid data. If the files are local
-        and have fewer than `_WORTH` new values, nothing is written."""
+        """Write new data. If `_SMALL` segments or more hold little valid data, merge them. If the
+        files are local and have fewer than `_WORTH` new values, do nothing."""
         if self._new_numbers < self._least:
             return
         live = dict.fromkeys(self._segments.values(), 0)

@@ -63,12 +63,12 @@ class Columns:
     torn: int = 0
 
     def column(self, key: str) -> Floats:
-        """Return the numbers of `key`, with ABSENT for missing ones."""
+        """Return the number of `key` in each row, or ABSENT if the row has no number."""
         column = self.values.get(key)
         return absent(self.rows) if column is None else column
 
     def numbers(self, key: str) -> Floats:
-        """Return the numbers of `key`, with integers beyond 2**53 rounded to floats."""
+        """Return the column of `key`, with integers beyond 2**53 rounded to floats."""
         values = self.column(key)
         large = {r: n for r, v in self.odd.get(key, {}).items() if (n := as_float(v)) is not None}
         if large:
@@ -121,9 +121,9 @@ class Columns:
         return replace(self, values=values, odd={k: self.odd[k] for k in values if k in self.odd})
 
     def tidy(self) -> "Columns":
-        """Return the rows with their keys in an order that does not depend on the hint of
-        `read_columns`. The keys of the first row come first, in its order. Other keys follow,
-        sorted by the first row that has them, then by name. Keys that no row has are dropped."""
+        """Return the rows with sorted keys. The keys of the first row come first, in their present
+        order. The other keys are sorted by the first row that has them, then by name. Keys that no
+        row has are dropped."""
         first: dict[str, Floats] = {}
         late: list[tuple[int, str]] = []
         for key, column in self.values.items():
@@ -169,8 +169,8 @@ def join_odd(parts: Iterable[Columns]) -> dict[str, Odd]:
 
 
 def read_columns(path: str, data: bytes, hint: Iterable[str] = ()) -> Columns:
-    """Return the rows of the metrics file at `path`, whose bytes are `data`. `hint` has expected
-    keys."""
+    """Return the rows of the metrics file at `path`, whose bytes are `data`. `hint` is as in
+    `parse_columns`."""
     file = MetricsFile(path)
     return parse_columns(data, None, hint) if file.by_line else _by_line(file.parse(data))
 
@@ -179,8 +179,8 @@ def parse_columns(
     data: bytes, keys: Sequence[str] | None = None, hint: Iterable[str] = ()
 ) -> Columns:
     """Return the rows in `data`, which has lines of JSON. If `keys` is not None, return exactly
-    these columns, even if they have no numbers. `hint` has keys that are expected in addition to
-    those of the first row."""
+    these columns, even if they have no numbers. `hint` has keys that later rows may have in
+    addition to the first row's keys; a complete hint makes parsing faster."""
     columns = _numbers_of(data, keys, hint)
     if columns is None:
         parts: list[Columns] = []
@@ -196,7 +196,7 @@ def _by_line(parsed: Parsed) -> Columns:
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
-    """Cut lines into pieces, so that an irregular line slows down only its piece."""
+    """Cut lines into pieces of at least `_PIECE` bytes; the last piece may be shorter."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start + _PIECE) + 1 or len(data)
@@ -205,7 +205,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _numbers_of(data: bytes, keys: Sequence[str] | None, hint: Iterable[str]) -> Columns | None:
-    """Return the rows if they consist only of numbers that floats hold exactly, else None."""
+    """Return the rows, or None if the fast decoder cannot parse all of them exactly."""
     names = (*dict.fromkeys((*_first_keys(data), *hint)),) if keys is None else (*keys,)
     if not names or len(names) > _WIDEST or any(map(_AWKWARD.search, names)):
         return None
@@ -230,11 +230,11 @@ def _first_keys(data: bytes) -> list[str]:
 
 
 def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | None":
-    """Decode complete lines in one call. Return None if any line is not exactly one object.
+    """Decode lines of JSON in one call. Return None if there is no line, or if any line is
+    incomplete or is not exactly one object.
 
-    A decoder accepts any whitespace between objects, so this function counts lines and objects:
-    they must be equal in number. Each line must also begin and end with a brace. No object can then
-    continue on the next line, because `}` followed by `{` without a comma is not JSON.
+    The decoder alone would accept a line with two objects, or an object on two lines. Therefore the
+    numbers of lines and objects must be equal, and each line must begin and end with a brace.
     """
     starts = _line_starts(data)
     if not starts:
@@ -247,8 +247,8 @@ def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | 
 
 
 def _line_starts(data: bytes) -> list[int]:
-    """Return the offsets at which lines start; empty unless all lines are complete, and each begins
-    and ends with a brace."""
+    """Return the offsets at which lines start; empty if any line is incomplete, or does not begin
+    and end with a brace."""
     starts: list[int] = []
     start = 0
     while (end := data.find(b"\n", start)) > start:
@@ -310,11 +310,11 @@ because not every line has evaluations."""
 
 
 def last_number(data: bytes, key: str) -> Point | None:
-    """Return the last number of `key` in lines of JSON without parsing all lines. Return None if
-    that number cannot be determined, or if later lines lack a number that they should have.
+    """Return the last number of `key` in lines of JSON by parsing only lines at the end. Return
+    None if none of the last `_BACK` lines has a number, or if numbers seem to be missing after the
+    last number (see `are_missing`).
 
-    The last number belongs to the highest step. If the steps at the beginnings of the lines ascend,
-    the number is in one of the last lines. (If a line has two steps, the first one counts.)
+    Each line must begin with its step, and the steps must ascend; otherwise return None.
     """
     starts = _line_starts(data)
     steps = [int(match[1]) for match in map(_STEP.match, repeat(data), starts) if match]
@@ -334,9 +334,8 @@ def last_number(data: bytes, key: str) -> Point | None:
 
 
 def _lacks(after: Sequence[Row], before: Sequence[Row], key: str) -> bool:
-    """Return whether the rows `after` the last number should probably have a number too. `before`
-    are the rows before that number, the nearest first. The rows in `before` show how many rows
-    usually lie between two numbers (`are_missing`)."""
+    """Return whether numbers of `key` are missing in the rows `after` its last number (see
+    `are_missing`). `before` has the rows before its last number, the nearest row first."""
     numbered = [as_number(row.get(key)) is not None for row in before]
     gap = numbered.index(True) if any(numbered) else len(numbered)
     return are_missing(len(after), gap, named=any(key in row for row in after))

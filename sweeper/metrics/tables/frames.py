@@ -24,8 +24,8 @@ _WHOLE = 2.0**53
 
 
 class Part(NamedTuple):
-    """The rows of one run: values that all its rows have in common, and columns. `notes` describe
-    problems of the run's files."""
+    """Rows of one run. `common` has values that apply to every row, such as the run's name. `notes`
+    describes problems of the run's files."""
 
     common: Mapping[str, str]
     columns: Columns
@@ -90,8 +90,8 @@ def numbers_frame(
 
 
 def _coded(parts: Sequence[Part], name: str) -> tuple[NDArray[np.int32], list[str]]:
-    """Return a code for each row, and the distinct values of a common column. A code is the index
-    of the row's value among these values."""
+    """Encode the common column `name`: return the index of each row's value in the list of distinct
+    values, and this list."""
     texts = [*dict.fromkeys(part.common[name] for part in parts)]
     places = {text: place for place, text in enumerate(texts)}
     counts = [part.columns.rows for part in parts]
@@ -105,8 +105,8 @@ def _index(names: Sequence[str]) -> "pandas.Index[str]":
 
 
 def _made(make: Callable[..., T], values: Sequence[object]) -> T:
-    """Make a pandas object of values. The pandas object holds plain Python objects if a string has
-    a lone surrogate, which pandas' strings reject."""
+    """Call `make` with the values. Use the type `object` if a string has a lone surrogate, which
+    pandas' string type rejects."""
     try:
         return make(values)
     except UnicodeEncodeError:
@@ -137,9 +137,9 @@ def numbers_table(
     whole: Sequence[str] = (),
     common: Sequence[str] = RUN_KEY,
 ) -> object:
-    """Return an Arrow table for SQL with the columns of `numbers_frame`, where NULL (missing)
-    differs from NaN (recorded). Values other than numbers are in a text column. The text column
-    has the key's name, or `<key>.text` if the key has numbers too."""
+    """Return an Arrow table for SQL with the columns of `numbers_frame`. Missing numbers are NULL,
+    and recorded NaNs stay NaN. Values other than numbers are in a text column. The text column has
+    the key's name, or `<key>.text` if the key has numbers too."""
     pyarrow = _pyarrow()
     keys = _keys(parts, first)
     odd = join_odd([part.columns for part in parts])
@@ -173,8 +173,8 @@ def _pyarrow() -> ModuleType:
 
 
 def _apart(names: Sequence[str]) -> list[str]:
-    """Return names that SQL distinguishes. SQL ignores case, so a second name that differs only in
-    case gets a number."""
+    """Return names that SQL distinguishes: append a number to each name that repeats an earlier
+    name. SQL ignores case."""
     seen: set[str] = set()
     different: list[str] = []
     for name in names:

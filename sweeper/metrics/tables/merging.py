@@ -13,10 +13,10 @@ from sweeper.sweep.labels import plural
 
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
-    """Merge the attempts of a run, oldest first, into one history: one row per step, ascending,
-    then the rows without a step (their step is ABSENT). From its lowest step on, an attempt
-    replaces earlier attempts. Of the rows without a step, only those of the latest attempt that
-    has any are kept. Steps become floats."""
+    """Merge the attempts of a run, oldest first, into one history: one row per step in ascending
+    order, then the rows without a step (ABSENT). An attempt replaces the rows of earlier attempts
+    from the attempt's lowest step on. Rows without a step are kept from one attempt only: the
+    latest attempt with such rows. Steps become floats."""
     used = [attempt for attempt in attempts if attempt.rows]
     malformed = sum(attempt.malformed for attempt in attempts)
     torn = sum(attempt.torn for attempt in attempts)
@@ -47,8 +47,8 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
 
 
 def odd_steps(attempts: Sequence[Columns]) -> list[str]:
-    """Describe where steps go back, or are not numbers, in the files of the attempts, oldest first.
-    After the rows that a resumed attempt copied, the steps may go back once."""
+    """Return notes on steps that go back or are not numbers, in the attempts' files (oldest first).
+    Steps may go back once after the rows that a resumed attempt copied from an earlier attempt."""
     if len(attempts) == 1 and _is_plain(attempts[0]):
         return []
     notes: list[str] = []
@@ -79,18 +79,17 @@ def odd_steps(attempts: Sequence[Columns]) -> list[str]:
 
 
 def _alike(steps: Floats, others: Floats) -> int:
-    """Return how many steps at the beginning are equal in both."""
+    """Return the number of equal steps at the beginning of two columns."""
     size = min(len(steps), len(others))
     differ = steps[:size].view(np.uint64) != others[:size].view(np.uint64)
     return int(differ.argmax()) if differ.any() else size
 
 
 def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, float]]:
-    """Return the rows in which the steps of any key go back, as pairs of (previous step, step).
-    Only rows from `start` on are searched.
+    """Return a pair (previous step, step) for each row from `start` on in which steps go back.
 
-    The steps of each key are compared separately, so that an evaluation that runs beside the
-    training may log late.
+    Only rows that have a key in common are compared, because an evaluation may log a step after
+    the training has logged later steps.
     """
     new_steps = steps[start:]
     new_steps = new_steps[present(new_steps)]
@@ -151,8 +150,8 @@ def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
 
 
 def _placed(column: Floats, odd: Odd, target: NDArray[np.intp], rows: int) -> tuple[Floats, Odd]:
-    """Return a column with each value in its target row. If several values have the same target
-    row, the last value is kept."""
+    """Return a column with each value in its target row (-1: drop the value). If several values
+    have the same target row, the last value is kept."""
     placed = absent(rows)
     mask = present(column) & (target >= 0)
     placed[target[mask]] = column[mask]

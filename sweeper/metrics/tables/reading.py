@@ -27,10 +27,10 @@ _PROCESSES = 4
 
 
 class _CachedState(NamedTuple):
-    """The state of a file when its columns were cached. `fleeting` means that the file's stamp was
-    too new to be reliable. The first `rows` rows, which end at byte `offset`, need not be parsed
-    again. `checksum` is the checksum of their bytes, or None if bytes are not compared. `pieces`
-    are the objects of a file on a remote store."""
+    """The state of a file when its columns were cached. If `fleeting` is True, the file had just
+    changed, and its next change may leave the stamp unchanged. The first `rows` rows, which end at
+    byte `offset`, need not be parsed again. `checksum` covers the bytes before `offset`; None if
+    they need no comparison. `pieces` is as in `Source`."""
 
     stamp: Stamp
     fleeting: bool
@@ -41,8 +41,8 @@ class _CachedState(NamedTuple):
 
 
 class Reader:
-    """A reader of columns. Without a `folder` there is no cache. `parsed` counts the bytes that
-    were parsed because they were not cached. `save` caches new data."""
+    """A reader of columns, with a cache in `folder` (None: no cache). `parsed` counts the parsed
+    bytes; cached bytes are not parsed. Call `save` at the end to write new data to the cache."""
 
     def __init__(self, folder: Folder | None) -> None:
         self.parsed = 0
@@ -52,10 +52,10 @@ class Reader:
         self._fillers: dict[str, subprocess.Popen[bytes]] = {}
 
     def fill(self, wanted: Iterable[tuple[Files, str]], share: int = _SHARE) -> None:
-        """Start processes that read and cache the last of many local files, while this process
-        reads the first files. `share` is the number of bytes that justifies a process. `columns`
-        waits for the process that reads the requested file, and reads the file in this process if
-        it was not cached."""
+        """Start processes that read and cache the later files in `wanted`, while this process reads
+        the first files. One process is worthwhile per `share` bytes of uncached local files.
+        `columns` waits for the process that reads the requested file. A file that is not cached
+        after this wait is read in this process."""
         sizes: list[tuple[Files, str, int]] = []
         for files, path in wanted:
             source, cache = files.source(path), self.cache(files)
@@ -137,7 +137,7 @@ class Reader:
             cache.save()
 
     def cache(self, files: Files, kind: str = "metrics") -> Cache | None:
-        """Return the cache for the files below the folder of `files`; None if there is no cache."""
+        """Return the cache for the files below the folder of `files`; None without cache folder."""
         place = kind, files.prefix
         if self._folder is not None and place not in self._caches:
             self._caches[place] = Cache(self._folder, files, kind)
@@ -204,8 +204,8 @@ def _is_current(state: _CachedState | None, source: Source) -> bool:
 
 
 def _has_grown(state: _CachedState, stamp: Stamp, data: bytes, begin: int) -> bool:
-    """Return whether a file, read from `begin` on, still begins with the lines that `state`
-    covers."""
+    """Return whether a file still begins with the lines that `state` covers. `data` are the file's
+    bytes from `begin` on."""
     if not state.rows or stamp.size < state.stamp.size or len(data) != stamp.size - begin:
         return False
     return begin > 0 or state.checksum == zlib.crc32(memoryview(data)[: state.offset])

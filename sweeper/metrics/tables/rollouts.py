@@ -48,9 +48,9 @@ _TEXTS = LABELS[0]
 
 
 class Summaries(NamedTuple):
-    """Rows of numbers, and `texts`: the distinct combinations of values of `LABELS`, whose indices
-    are in the column `_TEXTS`. `rows` and `malformed` count the rows and the unreadable lines of
-    each file."""
+    """Summaries of rollouts. `texts` has the distinct combinations of values of the columns
+    `LABELS`; the column `_TEXTS` has the index in `texts` for each row. `rows` and `malformed`
+    count the rows and the unreadable lines of each file."""
 
     columns: Columns
     texts: list[tuple[str, ...]]
@@ -59,7 +59,7 @@ class Summaries(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The sources of a run's rollouts: the listed files, the run's folders (one per attempt, oldest
+    """The place of a run's rollouts: files of the store, the run's folders (one per attempt, oldest
     first), and an optional cache."""
 
     files: Files
@@ -68,8 +68,8 @@ class Recorded(NamedTuple):
 
 
 def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summaries:
-    """Read all summaries of a run, with these columns (None for all). Cached rows are used if their
-    files are unchanged and are still the first files of the run. Raises `StoreError`."""
+    """Read all summaries of a run, with these columns (None for all). Cached rows are used if the
+    cached files are unchanged and are still the run's first files. Raises `StoreError`."""
     files, folders, cache = recorded
     if not folders:  # the run has not started
         return join_summaries([])
@@ -101,8 +101,8 @@ def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summ
 def _read_files(
     files: Sequence[tuple[SummaryFile, Source]], folder: Folder | None
 ) -> tuple[Summaries, int]:
-    """Read files. Also return the number of files, counted from the first, that can be cached
-    because no later change of them can stay unnoticed."""
+    """Read files. Also return how many files, from the first on, can be cached. A file that has
+    just changed cannot be cached, because its next change could stay unnoticed."""
     batch: list[tuple[SummaryFile, bytes]] = []
     parts: list[Summaries] = []
     steady: list[bool] = []
@@ -125,8 +125,8 @@ def _read_files(
 
 
 def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None) -> Summaries:
-    """Join summaries one after the other, with only these columns (None for all). The indices in
-    the column `_TEXTS` are adjusted."""
+    """Join summaries one after the other, with these columns and `_TEXTS` (None for all). The
+    indices in `_TEXTS` are adjusted to the joined texts."""
     numbered: dict[tuple[str, ...], int] = {}
     joined: list[Columns] = []
     for part in parts:
@@ -179,7 +179,7 @@ class _Turn(msgspec.Struct, gc=False):
 
 
 class _Record(msgspec.Struct, gc=False):
-    """A regular record: it has only numbers where numbers are expected."""
+    """A regular record: every field of the record has the expected type."""
 
     steps: list[_Turn] = msgspec.field(default_factory=list[_Turn])
     trajectory_metrics: dict[str, float] = msgspec.field(default_factory=dict[str, float])
@@ -198,7 +198,7 @@ _DECODER = msgspec.json.Decoder(_Record)
 
 
 def _read_quickly(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries | None:
-    """Read the rows of files whose records are all regular; None if any is not."""
+    """Read the rows of files in one pass; return None if the files need the slower parser."""
     if any(data and not data.endswith(b"\n") for _, data in files):
         return None
     whole = b"".join(data for _, data in files)
@@ -254,7 +254,7 @@ def _by_key(rows: Sequence[dict[str, float]]) -> Iterator[tuple[str, Floats]]:
 def _added(
     numbers: Floats, record_of: NDArray[np.intp], size: int
 ) -> tuple[Floats, NDArray[np.intp]]:
-    """Return the sum of each record's numbers, and their count."""
+    """Return the sum and the count of each record's numbers."""
     mask = present(numbers)
     records = record_of[mask]
     # Without records, `bincount` returns integers.
@@ -269,9 +269,8 @@ def rollout_parts(
     keys: Sequence[str] | None = None,
 ) -> list[Part]:
     """Return the rollouts of a run, in one part for each combination of values of `LABELS`. Each
-    part also has the values `common`. If `iteration` is not None, only the rollouts of this
-    iteration are returned; a negative number counts back from the end, so -1 is the last
-    iteration."""
+    part also has the values `common`. If `iteration` is not None, return only the rollouts of this
+    iteration. A negative number counts from the end: -1 is the last iteration."""
     wanted = None if keys is None else [*keys, "iteration"]
     columns, texts, _, _ = read_rollouts(recorded, wanted)
     if iteration is not None and columns.rows:
