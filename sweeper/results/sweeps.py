@@ -269,7 +269,7 @@ class SweepRun(RecordedRun):
     def _read_ending(self) -> _Ending:
         self._unreadable = False
         last = self.outcome
-        started, walls = last.started, [last.wall_s]
+        started, walls = self._start_of(last), [last.wall_s]
         for attempt in range(self._state.attempt - 1, 0, -1):
             earlier = self.ended(attempt)
             started = earlier.started or started
@@ -283,6 +283,14 @@ class SweepRun(RecordedRun):
             sum(known_walls) if known_walls else None,
             *self._launch_of(self._state.attempt, last),
         )
+
+    def _start_of(self, last: Outcome) -> str | None:
+        """Return when the deciding attempt started. `last` is the body of the event that decides
+        the run's state. If the attempt was lost, this body does not contain the start, but the
+        claim does."""
+        if last.started is None and (self._state.attempt, Event.CLAIMED) in self.events:
+            last = self.ended(self._state.attempt)
+        return last.started
 
     def _launch_of(
         self, attempt: int, outcome: Outcome

@@ -201,6 +201,28 @@ def test_a_malformed_event_is_not_cached(tmp_path: Path, home: Path, trusting: N
         assert (record["reason"], record["wall_s"]) == ("oom", 120.0)
 
 
+@pytest.mark.parametrize("returned", [False, True])
+def test_the_start_of_a_lost_attempt_is_read_from_its_claim(
+    tmp_path: Path, home: Path, trusting: None, returned: bool
+):
+    sweep = written.Written(tmp_path / "root", "s")
+    run = sweep.run({}, 0, [], "lost", cell="", started=None)
+    sweep.save()
+    state = tmp_path / "root" / "s" / "state" / run
+    if returned:
+        (state / "1.returned.json").write_text('{"schema": 1, "time": "2026-11-21T01:03:00Z"}')
+    text = (state / "1.claimed.json").read_text()
+
+    def started(claim: str) -> object:
+        (state / "1.claimed.json").write_text(claim)
+        [record] = Registry(str(tmp_path / "root")).records()
+        return record["started"]
+
+    assert started("[]") is None
+    assert started(text) == "2026-11-21T01:01:05Z"
+    assert started("[]") == "2026-11-21T01:01:05Z"  # from the cache
+
+
 def test_runs_that_have_not_started_have_no_rollouts(tmp_path: Path):
     sweep = written.Written(tmp_path, "s")
     sweep.run({}, 0, state="planned")
