@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class Tier(NamedTuple):
-    """Items that are evaluated together every `every` steps. The keys of `items` are the names
-    of suites in metrics."""
+    """Items that are evaluated together every `every` steps. The keys of `items` are the suites'
+    names, as they appear in the keys of metrics."""
 
     every: int
     items: Mapping[str, Sequence[Item]]

@@ -91,7 +91,9 @@ def spoiled(conversations: Sequence[Conversation], stream: str) -> list[Pair]:
         {letter for conversation in conversations for letter in conversation[-1]["content"]}
     )
     if len(letters) < 2:
-        raise RecipeError("all answers are equal, so none can be wrong")
+        raise RecipeError(
+            "all answers consist of the same character, so no wrong answer can be made"
+        )
     spoiled_pairs: list[Pair] = []
     for conversation in conversations:
         right = conversation[-1]["content"]

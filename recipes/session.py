@@ -195,7 +195,8 @@ class Session(Trainer):
         return {"steps": last - self.begun, "rows": shown, "metrics": rows[-1] if rows else {}}
 
     def conversations(self, data: Sequence[Any] | None) -> list[tasks.Conversation] | None:
-        """Parse the data of an order; None without data. Raises `Refused` for invalid data."""
+        """Parse `data`, the conversations that a client sent with an order. Return None if there
+        are none. Raises `Refused` for invalid data."""
         if not data:
             return None
         try:

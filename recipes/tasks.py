@@ -103,7 +103,9 @@ def with_wrong(
     wrong = set(draw.sample(range(len(conversations)), count))
     answers = [conversation[-1]["content"] for conversation in conversations]
     if wrong and len(set(answers)) < 2:
-        raise RecipeError(f"wrong_share={share:g}: all answers are equal, so none can be wrong")
+        raise RecipeError(
+            f"wrong_share={share:g}: all answers are equal, so no wrong answer can be made"
+        )
     results: list[Conversation] = []
     for index, conversation in enumerate(conversations):
         answer = answers[index]

@@ -36,8 +36,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     compare.add_argument(
         "--failed",
         choices=FAILED,
-        help="how a failed run counts: as a bound, as the worst value, or not at all (default: "
-        "the grid's)",
+        help="how a failed run counts: bound (a cell is best only if it is also best with the "
+        "sweep's worst value for each failed run), worst (as that value), or drop (not at all) "
+        "(default: the grid's)",
     )
     compare.add_argument(
         "--by",

@@ -39,8 +39,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--keep",
         default="",
         metavar="best,final",
-        help="checkpoints of each run that --delete and --ttl do not change: best (by the metric), "
-        "final, or best,final",
+        help="which checkpoints of each run --delete and --ttl leave unchanged: best (by the "
+        "metric), final, or best,final",
     )
     shared.flag(delete, "--yes", "do not ask")
     shared.root(verb)

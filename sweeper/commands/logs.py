@@ -324,7 +324,7 @@ def _print_stacks(arguments: Namespace) -> int:
     from sweeper.sweep import stacks
 
     if arguments.follow or arguments.launcher or arguments.grep or arguments.lines is not None:
-        raise UsageError("--stacks works only with runs, --state, --where and --json")
+        raise UsageError("--stacks can be combined only with runs, --state, --where and --json")
     registry = open_registry(arguments, cache=False)
     chosen = registry.choose(arguments.runs, arguments.state, arguments.where)
     running = [run for run in chosen if isinstance(run, SweepRun) and run.state is State.RUNNING]

@@ -66,7 +66,8 @@ class Places:
         return list(entries.values())
 
     def schema(self) -> dict[str, object]:
-        """Return the schema: a list of names, or of mappings from one name to options."""
+        """Return the JSON Schema of the field. The field is a list; each entry is the name of a
+        backend, or a mapping from one name to the backend's options."""
         kinds = list(every_backend())
         entry = {
             "type": "object",

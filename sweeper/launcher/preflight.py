@@ -157,8 +157,8 @@ def try_out(
 
 def shared_environment(capabilities: Capabilities, folder: SweepFolder) -> str | None:
     """Return the path of the runs' environment file in the sweep's folder if jobs run on other
-    machines that have access to this folder, else None. (On this machine the file is in a private
-    folder.)"""
+    machines that have access to this folder, else None. For jobs on this machine, the file is in a
+    private folder."""
     if capabilities.here or not capabilities.files:
         return None
     return environment_in_store(folder)

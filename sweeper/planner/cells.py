@@ -216,8 +216,8 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
 
 
 def _written(grid: Grid) -> dict[str, dict[str, str]]:
-    """Map each key, and then the canonical text of a number, to the number as written in the
-    grid."""
+    """Return, for each key, a dict from the canonical text of a number to the number as written in
+    the grid."""
     given = [pair for block in grid.every_block() for pair in block.axes.items()]
     single = [*grid.include, grid.base, grid.fixed, *(when.base for when in grid.whens)]
     given += [(key, (setting,)) for settings in single for key, setting in settings.items()]

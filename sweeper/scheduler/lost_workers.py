@@ -28,9 +28,9 @@ class LostWorkers:
     """The part of a launcher that observes running attempts, and records the outcomes that dead or
     lost workers did not record.
 
-    `withdrawn` is called with the run and the number of each attempt whose withdrawal was
-    interrupted. `stalled` returns whether an attempt makes no progress. With `starting=False` no
-    worker is declared lost.
+    A launcher withdraws an attempt that a place did not accept. If the launcher was killed
+    meanwhile, `withdrawn` is called with the run and the attempt's number. `stalled` returns
+    whether an attempt makes no progress. With `starting=False` no worker is declared lost.
     """
 
     def __init__(
