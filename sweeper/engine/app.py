@@ -259,8 +259,8 @@ class _Api:
         self._failures = Failures(service.limits.fail_rate, service.limits.seed)
 
     def guard(self, name: str, handler: Handler) -> Handler:
-        """Return a handler that calls `handler` and turns errors into responses. If the path `name`
-        is subject to simulated limits, some requests get a 500 or a 429 instead."""
+        """Wrap `handler` so that its exceptions become responses. If `name` is a path with
+        simulated limits, some requests get a 500 or a 429, and `handler` is not called."""
 
         async def guarded(request: Request) -> Response:
             if name in _CAN_FAIL and self._failures.next():
@@ -340,7 +340,7 @@ class _Api:
 
     async def retrieve(self, request: Request) -> Response:
         """Respond with the result of a queued request. If there is no result after `POLL_SECONDS`
-        (`PAUSED_SECONDS` if the request is paused), tell the client to try again."""
+        (`PAUSED_SECONDS` if a limit makes the request wait), tell the client to try again."""
         service = self._service
         name = (await _body(request))["request_id"]
         future = service.promises.get(name)
@@ -364,7 +364,7 @@ class _Api:
         return _reply(reply)
 
     async def forward_backward(self, request: Request) -> Response:
-        """Queue a pass over the data of a protobuf request."""
+        """Queue a forward pass, with or without a backward pass."""
         if "protobuf" not in request.headers.get("content-type", ""):
             raise RequestError("forward_backward needs protobuf: use the tinker SDK 0.38")
         if request.headers.get("content-encoding"):

@@ -18,8 +18,8 @@ _IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
 
 
 class Span(NamedTuple):
-    """The source of consecutive target tokens: a slice of the sampled tokens of a recorded
-    sequence, or of the sequence's prompt if `sampled` is False."""
+    """The source of some consecutive target tokens: a slice of a sequence that a sampler drew. The
+    slice is from the sampled tokens, or from the prompt if `sampled` is False."""
 
     sequence: str
     offset: int
@@ -28,9 +28,9 @@ class Span(NamedTuple):
 
 
 class Datum(NamedTuple):
-    """A training sequence of T tokens. `inputs` has the target tokens (T or T x K) and the other
-    inputs of the loss, in the same shape. `spans` are the sources of the target tokens, in order;
-    empty if the client sent no sources."""
+    """A training sequence of T tokens. `inputs` maps names to arrays: the target tokens (T or T x
+    K), and the other inputs of the loss, in the same shape. `spans` lists the sources of the target
+    tokens, in order; empty if the client sent none."""
 
     tokens: Ints
     inputs: dict[str, Numbers]
@@ -38,9 +38,9 @@ class Datum(NamedTuple):
 
 
 class Microbatch(NamedTuple):
-    """A batch of B sequences, padded to T tokens. M positions are not padding. `members` are the
-    indices of the sequences in the data, `ids` are B x T token ids, and `rows` are the flat indices
-    of the M positions. `targets` and each array of `inputs` are M x K."""
+    """A batch of B sequences, padded to T tokens. `members` are the sequences' indices in the
+    client's data, `ids` are B x T token ids, and `rows` are the flat indices of the M positions
+    that are not padding. `targets` and each array of `inputs` are M x K."""
 
     members: list[int]
     ids: Ints

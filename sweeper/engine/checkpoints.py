@@ -50,8 +50,8 @@ class Place(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The contents of a checkpoint. `moments` is None for weights without an optimizer. A client
-    may attach metadata to the checkpoint (`user_metadata`) and to the training run
+    """The contents of a checkpoint. `moments` is the optimizer's state; None if only weights were
+    saved. A client may attach metadata to the checkpoint (`user_metadata`) and to the training run
     (`run_metadata`)."""
 
     base: str
@@ -237,7 +237,7 @@ class Vault:
 
     def publish(self, place: Place, *, public: bool) -> None:
         """Make a checkpoint public or private. Raises Unknown if the checkpoint does not exist or
-        has expired, and RequestError if there is nothing to change."""
+        has expired, and RequestError if it is in that state already."""
         with self._lock:
             document = self._document(place)
             if document.public == public:
@@ -336,9 +336,9 @@ def _running() -> float:
 
 
 class SureClock:
-    """A clock in Unix seconds. If the system clock is set forward after the start, this clock does
-    not follow, so nothing expires early. If the system clock is set back, this clock follows, and
-    expiry is delayed."""
+    """A clock in Unix seconds. If the system clock is set forward, this clock ignores the change,
+    so nothing expires early. If the system clock is set back, this clock follows, so checkpoints
+    expire late."""
 
     def __init__(
         self, wall: Callable[[], float] = time.time, running: Callable[[], float] = _running

@@ -16,8 +16,8 @@ _SECONDS = 3600.0
 
 
 def module_of(name: str) -> str:
-    """Return the full name of a linear map in the model: `0.q` ->
-    `model.layers.0.self_attn.q_proj`."""
+    """Return Hugging Face's name for a linear map of the model: `model.layers.0.self_attn.q_proj`
+    for the engine's name `0.q`."""
     layer, _, kind = name.rpartition(".")
     return f"model.layers.{layer}.{published_names()[kind]}" if layer else "lm_head"
 
@@ -53,8 +53,8 @@ _FILES: dict[str, Callable[[Checkpoint], bytes]] = {CONFIG: _config, WEIGHTS: _w
 
 
 def contents(checkpoint: Checkpoint, file: str) -> bytes:
-    """Return the contents of one file of an external checkpoint. Raises Unknown if there is no such
-    file."""
+    """Return the contents of one file of a checkpoint's export in PEFT's format. Raises Unknown if
+    the export has no such file."""
     if file not in _FILES:
         raise Unknown(f"no file {file!r}: the files are {', '.join(_FILES)}")
     return _FILES[file](checkpoint)

@@ -70,9 +70,9 @@ def log_path(home: str | None = None) -> str:
 class Settings(NamedTuple):
     """The models, aliases, limits and token of an engine.
 
-    `models` maps names to directories in Hugging Face's layout, in addition to the built-in models.
-    `aliases` maps additional names to models. Every client must send `token`; None means the home's
-    token.
+    `models` maps the names of additional models to directories in Hugging Face's layout. `aliases`
+    maps additional names to models. Every client must send `token`; None means the token that is
+    stored in the home.
     """
 
     models: Mapping[str, str] = _NO_MODELS
@@ -120,8 +120,8 @@ def client_key(home: str | None = None) -> str:
 
 
 def client_environment(info: EngineInfo) -> dict[str, str]:
-    """Return environment variables with which a program reaches the engine and finds the tokenizers
-    of the engine's models. Raises EngineError."""
+    """Return the environment variables that a client of the engine needs: address, API key and
+    cache of tokenizers. Raises EngineError if that cache cannot be made."""
     address = {"TINKER_BASE_URL": info.url, "TINKER_API_KEY": client_key(info.home)}
     return address | hub_environment(info.home, os.environ)
 
@@ -136,9 +136,9 @@ def loopback(host: str) -> bool:
 
 
 def token_for(setting: str | None, host: str) -> str | None:
-    """Return the token for an engine at `host`: `setting`, else $SWEEPER_ENGINE_TOKEN, else None,
-    with which the engine uses the home's token. Raises `EngineError` if the token has an invalid
-    form, or if there is no token and other machines can reach `host`."""
+    """Return `setting`, else the token in $SWEEPER_ENGINE_TOKEN, else None (the engine then uses
+    its home's token). Raises `EngineError` if the token has an invalid form, or if it is None and
+    other machines can reach `host`."""
     token = setting or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
         raise EngineError(

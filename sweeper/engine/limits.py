@@ -82,8 +82,8 @@ class Paused(NamedTuple):
 
 class Gate:
     """A gate that admits at most `limit` keys at the same time; None means no limit. A key is the
-    name of a session or request. Keys beyond the limit wait, in the order of their arrival. When a
-    waiting key is admitted, the thread that made room calls the functions given to `enter`."""
+    name of a session or request. Keys beyond the limit wait, in the order of their arrival. `leave`
+    and `forget` admit waiting keys, and call the keys' functions `start` (see `enter`)."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit

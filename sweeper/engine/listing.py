@@ -96,8 +96,8 @@ def capabilities(service: Service, _path: Params, _query: Params) -> Body:
 
 
 def training_runs(service: Service, _path: Params, query: Params) -> Body:
-    """List the training runs in this order: current runs, newest first; removed runs, last removed
-    first; runs of earlier engines that have checkpoints, by id."""
+    """List the training runs in this order: current runs, newest first; removed runs, latest
+    removal first; runs of earlier engines that have checkpoints, by id."""
     names, cursor = _page(_names(service), query)
     return {"training_runs": [_training_run(service, name) for name in names], "cursor": cursor}
 
@@ -125,7 +125,7 @@ def _place(path: Params) -> Place:
 
 
 def external_addresses(service: Service, path: Params, base: str) -> Body:
-    """Return temporary addresses below `base` for the files of an external checkpoint."""
+    """Return temporary URLs below `base` for the files of a `save_weights_external` checkpoint."""
     place = _place(path)
     service.vault.entry(place)
     if place.kind != "external_weights":
@@ -172,8 +172,8 @@ def expire(service: Service, path: Params, body: Body) -> Body:
 
 
 def sessions(service: Service, _path: Params, query: Params) -> Body:
-    """List the ids of the open sessions, newest first, and then of the ended sessions, last ended
-    first."""
+    """List the ids of the open sessions, newest first, and then of the ended sessions, most
+    recently ended first."""
     page, _ = _page([session.id for session in service.registry.all_sessions()], query)
     return {"sessions": page}
 
@@ -198,8 +198,8 @@ def meter(service: Service, _path: Params, _query: Params) -> Body:
 
 
 def billing(service: Service, _path: Params, query: Params) -> Body:
-    """Return the number of billed tokens per hour, session, model and kind of token. Costs are
-    None."""
+    """Return the number of billed tokens per hour, session, model and kind of token. All costs in
+    the response are None."""
     begin, end = (_hour_of(query, key) for key in ("starting_on", "ending_before"))
     if not begin < end <= begin + HOURS * 3600:
         raise RequestError("ending_before must be after starting_on, by at most 14 days")

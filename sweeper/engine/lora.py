@@ -27,12 +27,12 @@ class LoraConfig(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """The factor of B A: alpha / rank."""
+        """The factor alpha / rank, by which the product B A is multiplied."""
         return ALPHA / self.rank
 
 
 def maps(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Return each linear map that can be adapted, with its (out, in) sizes, in a fixed order."""
+    """Return the (out, in) sizes of each linear map that can be adapted, in a fixed order."""
     queries, keys = shape.heads * shape.head, shape.kv_heads * shape.head
     sizes = {
         "q": (queries, shape.hidden),
@@ -56,8 +56,8 @@ def _adapted(name: str, config: LoraConfig) -> bool:
 
 
 def create(shape: Shape, config: LoraConfig) -> Arrays:
-    """Create an adapter that has no effect yet: A is random (uniform with variance 1 / inputs), and
-    B is zero.
+    """Create an adapter that has no effect yet: A is random (uniform; its variance is 1 / columns),
+    and B is zero.
 
     The same seed gives the same adapter. If the seed is None, a random seed is used.
     """
@@ -103,7 +103,7 @@ def merge(base: Arrays, shape: Shape, rotation: Rotation, adapter: Arrays, scale
 
 
 def wanted(adapter: Arrays) -> frozenset[str]:
-    """Return the names of the stacked matrices whose gradients this adapter needs."""
+    """Return the names (`0.qkv`, `head`) of the matrices whose gradients this adapter needs."""
     adapted = {name[:-2] for name in adapter if name.endswith(".A")}
     names = {"head"} & adapted
     for name in adapted - names:

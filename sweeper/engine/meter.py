@@ -32,11 +32,11 @@ class Usage:
     """The usage of one session, or of all sessions.
 
     `trained_tokens` went through forward and backward passes, `forward_tokens` through forward
-    passes only. Each sampling request adds its prompt once to `prompt_tokens`, for any
-    `num_samples`. `cached_tokens` are the prompt tokens that were in the cache of prompts
-    (`prefixes`). `sampled_tokens` were generated. `paused` counts requests that had to wait.
-    `refused` counts requests that got a 429, and `failed` counts simulated failures; both are 0 in
-    the usage of one session.
+    passes only. `prompt_tokens` counts a request's prompt once, even if the request draws several
+    samples. `cached_tokens` are the prompt tokens that were in the cache of prompts (`prefixes`).
+    `sampled_tokens` were generated. `paused` counts requests that had to wait. `refused` counts
+    requests that got a 429, and `failed` counts simulated failures; both are 0 in the usage of one
+    session.
     """
 
     trained_tokens: int = 0
@@ -70,8 +70,8 @@ class _Line:
 
 
 class Meter:
-    """Usage by session. Thread-safe. Keeps the last 1,000 ended sessions. `clock` returns seconds
-    since 1970."""
+    """A record of the usage of each session. Thread-safe. Keeps the last 1,000 ended sessions.
+    `clock` returns seconds since 1970."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -142,8 +142,8 @@ class Meter:
     def billed(
         self, begin: float, end: float
     ) -> tuple[dict[Billed, int], dict[str, dict[str, object] | None]]:
-        """Return billed tokens by key, for `begin` <= hour < `end`, and user metadata by
-        session."""
+        """Return two dicts for the hours from `begin` to `end` (exclusive): from `Billed` to a
+        number of tokens, and from a session's id to its user metadata."""
         with self._lock:
             billed = {key: n for key, n in self._billed.items() if begin <= key.hour < end}
             return billed, {key.session: self._about.get(key.session) for key in billed}

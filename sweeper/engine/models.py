@@ -39,7 +39,7 @@ _TOP = {"model.embed_tokens.weight": "embed", "model.norm.weight": "norm", "lm_h
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A frozen base model: sizes, weights by short name, rotations, and end-of-text tokens."""
+    """A frozen base model: sizes, weights by name (`0.q`), rotations, and end-of-text tokens."""
 
     name: str
     directory: str
@@ -59,8 +59,8 @@ class Model:
 
 
 def published_names() -> dict[str, str]:
-    """Return {short name: published name} for the arrays of a layer, such as `q`:
-    `self_attn.q_proj`."""
+    """Return Hugging Face's names of a layer's arrays, by the engine's short names: `q` is the key
+    of `self_attn.q_proj`."""
     return {short: name for name, short in _LAYER.items()}
 
 
@@ -85,8 +85,6 @@ class _Stored(TypedDict):
 
 
 class _Rope(TypedDict, total=False):
-    """A configuration's rotary position parameters."""
-
     rope_type: str
     rope_theta: float
 
@@ -196,8 +194,8 @@ class Models:
         extra: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """`extra` maps names to directories, and `aliases` maps names to models. Raises ValueError
-        if an alias or its model is invalid."""
+        """Set up the models. `extra` maps names to directories, and `aliases` maps names to models.
+        Raises ValueError if an alias or its model is invalid."""
         self._directory, self._extra = directory, dict(extra or {})
         targets = self._aliases = dict[str, str]()
         for name, target in (aliases or {}).items():

@@ -47,14 +47,14 @@ class Block(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """The rotation of queries and keys by position. `cos` and `sin` are T x (h / 2): one angle for
-    each position and each pair of channels."""
+    """The rotation of queries and keys by position. `cos` and `sin` have shape T x (h / 2): T
+    positions, and the h / 2 pairs of channels of a head."""
 
     cos: Floats
     sin: Floats
 
     def at(self, place: slice) -> "Rotation":
-        """Return the rotation of the L positions in `place`, with shape L x 1 x (h / 2)."""
+        """Return the rotation of the L positions in `place`; its arrays are L x 1 x (h / 2)."""
         return Rotation(self.cos[place, None, :], self.sin[place, None, :])
 
 
@@ -143,8 +143,9 @@ def causal(length: int, dtype: npt.DTypeLike) -> Floats:
 
 def attention_weights(q: Floats, keys: Floats, mask: Floats, groups: int) -> Floats:
     """Return causal attention weights, B x KV x (G L) x T. The queries `q` (B x KV x (G L) x h)
-    belong to the last L positions of `keys` (B x KV x T x h). `groups` is G, the number of query
-    heads per key head. `mask` is a causal mask of at least L positions."""
+    belong to the last L positions of `keys` (B x KV x T x h). KV is the number of key heads, and G
+    (`groups`) is the number of query heads per key head. `mask` is a causal mask of at least L
+    positions."""
     length = q.shape[2] // groups
     scores = q @ keys.swapaxes(-1, -2)
     scores *= scores.dtype.type(1.0 / np.sqrt(q.shape[-1]))
@@ -158,8 +159,8 @@ def attention_weights(q: Floats, keys: Floats, mask: Floats, groups: int) -> Flo
 
 
 def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
-    """Split an array (B x KV x (G T) x h) into parts of at most `QUERIES` positions. Yield the
-    positions and the values of each part."""
+    """Split an array (B x KV x (G T) x h) along T, into parts of at most `QUERIES` positions. Yield
+    the slice of positions and the values of each part."""
     batch, kv, rows, head = x.shape
     whole = x.reshape(batch, kv, groups, rows // groups, head)
     for start in range(0, rows // groups, QUERIES):
@@ -171,8 +172,8 @@ def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
 def _attend(
     q: Floats, k: Floats, v: Floats, mask: Floats, groups: int
 ) -> tuple[Floats, Floats | None]:
-    """Compute causal attention of B x KV x (G T) x h queries. Return the output and the attention
-    weights (None if the sequence is longer than `LONG`)."""
+    """Compute causal attention for the queries `q` (B x KV x (G T) x h, with G = `groups`). Return
+    the output, and the attention weights (None if the sequence is longer than `LONG`)."""
     if k.shape[2] <= LONG:
         weights = attention_weights(q, k, mask, groups)
         return weights @ v, weights
@@ -217,8 +218,8 @@ def _layer(
 def forward(network: Network, ids: Ints) -> tuple[Floats, list[Tape]]:
     """Run B x T token ids through every layer.
 
-    Return the last layer's output, N x d, before the final norm, and one tape per layer. Padding on
-    the right of a sequence does not change the output at the other positions.
+    Return the last layer's output, (B T) x d, before the final norm, and one tape per layer.
+    Padding on the right of a sequence does not change the output at the other positions.
     """
     batch, length = ids.shape
     rotation = network.rotation.at(slice(length))
@@ -243,8 +244,8 @@ def log_softmax(scores: Floats) -> Floats:
 
 
 class HeadTape(NamedTuple):
-    """The values that `backward` needs from `target_logprobs`. At the M `rows`, `x` and `h` are the
-    vectors before and after the final norm, and `p` are the probabilities of all tokens."""
+    """The values that `target_logprobs` saves for `backward`, for each of M rows. `x` and `h` are
+    the rows before and after the final norm, and `p` has the probabilities of all tokens."""
 
     rows: Ints
     targets: Ints
@@ -283,8 +284,8 @@ def _head_grad(
     wanted: frozenset[str],
     grads: Arrays,
 ) -> Floats:
-    """Return the gradient of the last layer's output (N x d). If `wanted` has `head`, also add the
-    gradient of the head to `grads`."""
+    """Return the gradient of the last layer's output (`n` x d). If `wanted` has `head`, also add
+    the gradient of the head to `grads`."""
     dscores = tape.p * -dlogprobs.sum(-1, keepdims=True)
     index = np.arange(len(dscores))
     for column in range(dlogprobs.shape[1]):
@@ -368,10 +369,10 @@ def backward(
     wanted: frozenset[str],
     grads: Arrays,
 ) -> None:
-    """Add dL/dW of each wanted merged weight to `grads`.
+    """Add dL/dW to `grads` for each merged weight W whose name is in `wanted`.
 
-    `dlogprobs` is dL/dlogprob, with shape M x K. Names in `wanted` and `grads` are `head` and
-    `<layer>.qkv`, `.out`, `.gate_up`, `.down`.
+    `dlogprobs` is dL/dlogprob, with shape M x K. The names are `head` and, for each layer,
+    `<layer>.qkv`, `<layer>.out`, `<layer>.gate_up` and `<layer>.down`.
     """
     layers = [int(name.split(".")[0]) for name in wanted if name != "head"]
     rows, length = tapes[0].x.shape[0], tapes[0].k.shape[2]

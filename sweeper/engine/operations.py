@@ -41,7 +41,7 @@ def lora_config(values: dict[str, Any]) -> lora.LoraConfig:
 def create(
     name: str, model: Model, config: lora.LoraConfig, user_metadata: dict[str, object] | None
 ) -> Run:
-    """Create a training client."""
+    """Create a training client with a new adapter."""
     return Run(name, Adapter(model, config, lora.create(model.shape, config)), user_metadata)
 
 
@@ -148,7 +148,7 @@ def restore(
     name: str, model: Model, place: Place, checkpoint: Checkpoint,
     *, optimizer_too: bool, user_metadata: dict[str, object] | None,
 ) -> Run:  # fmt: skip
-    """Create a training client that continues from a checkpoint."""
+    """Create a training client from a checkpoint, with the optimizer's state if `optimizer_too`."""
     adapter = Adapter(model, checkpoint.config, checkpoint.adapter)
     moments = _moments(checkpoint, place, optimizer_too=optimizer_too)
     return Run(name, adapter, user_metadata, moments)
@@ -198,10 +198,10 @@ class SampleRequest(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Tokens whose logprobs a client requests, as the cells of a matrix. The matrix has a row for
-    each position of the prompt, without the first position. `rows` and `ids` are the row and the
-    token id of each cell; the id -1 means no token. `sparse` has the row pointers and columns of a
-    sparse matrix; None if the matrix is dense."""
+    """The tokens whose logprobs a client requests: the cells of a matrix, with one row for each
+    position of the prompt except the first. `rows` and `ids` have the row and the token id of each
+    cell; the id -1 means no token. `sparse` has the row pointers and the columns of a CSR matrix;
+    None if the matrix is dense."""
 
     rows: Ints
     ids: Ints
@@ -244,9 +244,9 @@ class SampleResult(NamedTuple):
 
 
 def _stop(model: Model, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
-    """Return the stop tokens, and a function that checks whether the end of a sequence contains a
-    stop string (None if `stop` has no strings). If `stop` is None, the stop tokens are the model's
-    end-of-text tokens."""
+    """Return the stop tokens, and a function that checks the end of a sequence for stop strings.
+    The function is None if `stop` has no strings. If `stop` is None, the stop tokens are the
+    model's end-of-text tokens."""
     if stop is None:
         return model.eos, None
     items: list[object] = [stop] if isinstance(stop, str) else list(stop)
@@ -290,7 +290,6 @@ def _params(model: Model, request: SampleRequest) -> sampling.Params:
 
 
 def _first_scored(request: SampleRequest) -> int:
-    """Return the position of the first prompt token that is scored."""
     n = len(request.prompt)
     return 1 if request.last_n is None else max(1, n - request.last_n)
 

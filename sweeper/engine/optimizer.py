@@ -73,7 +73,7 @@ def step(
     """Update every weight that has a gradient. Return new weights and moments, and the L2 norm of
     all gradients before clipping. The old arrays are unchanged.
 
-    Weight decay is decoupled: w <- w (1 - rate decay) - rate m / (sqrt(v) + eps).
+    Weight decay is decoupled: w <- w (1 - rate * decay) - rate * m / (sqrt(v) + eps).
     """
     norm = _norm(gradients)
     if not gradients:

@@ -19,8 +19,8 @@ _Key = tuple[int, int, bytes]
 
 
 class CachedBlock(NamedTuple):
-    """The cached values of a block of tokens: the attention keys and values of each layer (KV x L x
-    h), and the last layer's output at the block's last position."""
+    """The cached values of a block of L tokens: the attention keys and values of each layer (key
+    heads x L x head size), and the last layer's output at the block's last position."""
 
     number: int
     cache: list[tuple[Floats, Floats]]
@@ -33,8 +33,8 @@ class CachedBlock(NamedTuple):
 
 
 class Prefixes:
-    """A least-recently-used cache of blocks, limited in bytes. Thread-safe. Each block belongs to
-    an owner, which is the id of weights that never change."""
+    """A least-recently-used cache of blocks of tokens, limited in bytes. Thread-safe. Each block
+    belongs to an owner: the id of the immutable weights that computed the block."""
 
     def __init__(self, most: int = BYTES) -> None:
         self._most, self._held = most, 0

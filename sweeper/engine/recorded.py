@@ -30,7 +30,7 @@ class _Sequence:
 
 
 class Records:
-    """The recorded sequences by session and id. Thread-safe."""
+    """The sampled sequences that clients asked to record, by session and id. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._lock = threading.Lock()
@@ -65,9 +65,10 @@ class Records:
                     del self._sessions[session]
 
     def completed(self, session: str, datum: Datum, number: int) -> Datum:
-        """Return a datum with the recorded logprobs of its sampled tokens added. Tokens that were
-        not sampled get the weight 0. Raises RequestError if the datum has no spans, if the spans do
-        not match the recorded sequences, or if a token that was not sampled has an advantage."""
+        """Return `datum`, extended by the logprobs with which its target tokens were sampled.
+        Tokens that were not sampled get the weight 0. Raises RequestError if the spans are missing
+        or do not match the recorded sequences, or if a token that was not sampled has a nonzero
+        advantage."""
         where = f"data[{number}]"
         targets = datum.inputs.get("target_tokens")
         if not datum.spans or targets is None or targets.ndim != 1:

@@ -30,7 +30,7 @@ Cache = tuple[Floats, Floats]
 
 
 class Params(NamedTuple):
-    """The parameters of sampling: the SDK's `SamplingParams`, resolved for a model."""
+    """The parameters of sampling, made from the SDK's `SamplingParams` and a model's defaults."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -68,7 +68,7 @@ class Prompt(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The position of the first row of `x`."""
+        """The position in the prompt that the first row of `x` belongs to."""
         return self.length - len(self.x)
 
 
@@ -90,8 +90,8 @@ def read(
     prefixes: Prefixes | None = None,
     owner: int = 0,
 ) -> Prompt:
-    """Run a prompt through the network. Blocks that `prefixes` has cached for `owner` are not
-    computed again.
+    """Run a prompt through the network. Reuse the blocks of tokens in the cache `prefixes` that
+    belong to `owner`, the id of the network's weights.
 
     `first` is the first position whose output is needed; None means the last position. Raises
     RequestError if the prompt is empty, is too long, or has invalid tokens.
@@ -155,8 +155,8 @@ def _extend(
     network: Network, tokens: Ints, caches: list[Cache], at: int, length: int = 1
 ) -> Floats:
     """Run `length` more tokens of each of n sequences through the network, beginning at position
-    `at`. Write the tokens' keys and values into the caches (n x KV x room x h). Return the last
-    layer's output, with shape (n * length) x d."""
+    `at`. Write their keys and values into the caches (n x key heads x positions x h). Return the
+    last layer's output, with shape (n * length) x d."""
     x, rotation = network.embed[tokens], network.rotation.at(slice(at, at + length))
     for block, cache in zip(network.blocks, caches, strict=True):
         x = _extend_layer(x, block, network.shape, cache, at, rotation)
@@ -195,9 +195,9 @@ def likeliest(logprobs: Floats, k: int) -> tuple[Ints, Floats]:
 def _draw(
     scores: Floats, params: Params, uniform: Floats
 ) -> tuple[Ints, Floats, tuple[Ints, Floats] | None]:
-    """Draw a token for each row of n x V logits. `uniform` has one random number per row. Return
-    the tokens, their logprobs, and the likeliest tokens (None if not requested). If the temperature
-    is 0, the logprobs are those at temperature 1."""
+    """Draw a token for each row of `scores` (n x V logits). `uniform` has one random number per
+    row. Return the tokens, their logprobs, and the ids and logprobs of the likeliest tokens (None
+    if not requested). At temperature 0, the logprobs are those at temperature 1."""
     if not np.isfinite(scores).all():
         raise RequestError("the model's logits are not finite: its training has diverged")
     if params.temperature <= 0:

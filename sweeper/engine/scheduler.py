@@ -41,7 +41,7 @@ def failure(message: str, category: str) -> Reply:
 
 
 def fail(futures: Iterable[Future[Reply]], message: str) -> None:
-    """Fail requests that have not begun and were not cancelled."""
+    """Fail requests that have not begun. Cancelled requests are ignored."""
     for future in futures:
         if future.set_running_or_notify_cancel():
             future.set_result(failure(message, "user"))
@@ -51,8 +51,8 @@ Work = Callable[[], Reply]
 
 
 class Promises:
-    """The promises of results, by id. A fetched promise is kept for `linger` seconds, for clients
-    that lost the response and fetch the result again. At most `most` fetched promises are kept. A
+    """The promises (future results of requests), by id. A fetched promise is kept for `linger`
+    seconds, because a client that lost the response fetches again; at most `most` are kept. A
     finished promise that no client has fetched is dropped `forget` seconds after its creation."""
 
     def __init__(self, most: int = 2048, linger: float = 60.0, forget: float = 3600.0) -> None:
@@ -68,7 +68,7 @@ class Promises:
         return len(self._open) + len(self._fetched)
 
     def create(self, name: str) -> Future[Reply] | None:
-        """Create a promise. Return None if `name` exists already, because the client has repeated a
+        """Create a promise. Return None if `name` exists already: the client has repeated a
         request."""
         with self._lock:
             if name in self._open or name in self._fetched:
@@ -135,8 +135,8 @@ class _Job(NamedTuple):
 
 class Lane:
     """A queue of requests. If `ordered`, the requests run one at a time, in the order of their
-    sequence numbers, which begin at 1. Otherwise the newest request is taken first, but every
-    eighth time the oldest."""
+    sequence numbers, which begin at 1. Otherwise each thread takes the newest request, but every
+    eighth time the oldest one."""
 
     def __init__(self, *, ordered: bool) -> None:
         self._ordered, self._taken = ordered, 0
@@ -299,8 +299,8 @@ class Admission:
             self._meter.add(key.partition(":")[0], paused=1)
 
     def training_client(self, session: str, name: str, lane: Lane, job: Job) -> None:
-        """Create the promise of a training client. The client is created when its session has a
-        seat."""
+        """Create the promise `name`, and queue `job` (the creation of a training client) when the
+        session has a seat."""
         future = self._promises.create(name)
         if future is None:
             return
@@ -321,8 +321,8 @@ class Admission:
         return self._draws.full()
 
     def sample(self, name: str, lane: Lane, job: Job) -> None:
-        """Create the promise of a sample. The sample is drawn when `max_concurrent_samples` allows
-        it."""
+        """Create the promise `name`, and queue `job` (the drawing of a sample) when
+        `max_concurrent_samples` allows it."""
         future = self._promises.create(name)
         if future is None:
             return
@@ -340,7 +340,7 @@ class Admission:
         self._admit(self._draws, name, name, start, _SAMPLES)
 
     def ended(self, session: str) -> None:
-        """Free the seat of a session that has ended, and fail its waiting requests."""
+        """Free the seat of an ended session, and fail its requests that wait for the seat."""
         self.seats.forget(session)
         with self._lock:
             waiting = self._waiting.pop(session, ())

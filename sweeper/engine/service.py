@@ -56,7 +56,7 @@ def _save_request(
 
 
 class Service:
-    """All requests of clients, except listings (`listing`)."""
+    """The handlers of all client requests, except listings (`listing`)."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Service:
         limits: Limits = Limits(),  # noqa: B008 -- a tuple
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`spill` is a directory for idle samplers. Its contents are deleted first."""
+        """Delete the contents of `spill`, a directory for idle samplers."""
         self.models, self.vault = models, vault
         self.scheduler = Scheduler(threads)
         self.promises = Promises()

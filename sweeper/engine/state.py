@@ -129,8 +129,8 @@ class Sampler(NamedTuple):
 
 @dataclass
 class Session:
-    """A session of the SDK, which is one client process. `started` is in Unix seconds. `status` is
-    the protocol's description of the session's end. It is None if the session is open, or if the
+    """A session of the SDK: one client process. `started` is in Unix seconds. `status` describes
+    how the session ended, in the protocol's form. It is None if the session is open, or if the
     client did not report the end."""
 
     id: str
@@ -151,9 +151,9 @@ class Registry:
     def __init__(
         self, spill: str, on_drop: Callable[[Lane], None], on_idle: Callable[[Adapter], None]
     ) -> None:
-        """`on_drop` is called with the lane of a removed training client, and with the lanes of an
-        ended session's samplers. `on_idle` is called with the adapter of a sampler that is moved to
-        disk or removed."""
+        """Call `on_drop` with the lane of each removed training client, and of each sampler whose
+        session has ended. Call `on_idle` with the adapter of each sampler that is moved to disk or
+        removed."""
         self._lock = threading.Lock()
         self._spill, self._on_drop, self._on_idle = spill, on_drop, on_idle
         shutil.rmtree(spill, ignore_errors=True)  # left by an engine that crashed
@@ -184,13 +184,13 @@ class Registry:
             return list(self._sessions.values())[::-1]
 
     def all_sessions(self) -> list[Session]:
-        """Return all open sessions, newest first, then the last `PAST` ended sessions, last ended
-        first."""
+        """Return all open sessions, newest first, then the last `PAST` ended sessions, most
+        recently ended first."""
         with self._lock:
             return [*reversed(self._sessions.values()), *reversed(self._past.values())]
 
     def past_runs(self) -> dict[str, RunSummary]:
-        """Return the last `PAST` removed training runs by id, last removed first."""
+        """Return the last `PAST` removed training runs by id, most recently removed first."""
         with self._lock:
             return dict(reversed(self._past_runs.items()))
 

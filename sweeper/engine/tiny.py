@@ -171,14 +171,13 @@ def _tokenizer_config() -> dict[str, object]:
 
 
 def _taught() -> bytes:
-    """Return the contents of the file with the teacher's weights."""
     with open(os.path.join(os.path.dirname(__file__), "teacher.safetensors"), "rb") as file:
         return file.read()
 
 
 def _config(name: str) -> Mapping[str, object]:
-    """Return a model's config.json. The teacher's config has a hash of the weights, so it differs
-    between releases."""
+    """Return a model's config.json. The config of `TEACHER` has a hash of the weights, so that
+    `ensure` replaces the files of an earlier release."""
     if name == TINY:
         return CONFIG
     digest = hashlib.sha256(_taught()).hexdigest()

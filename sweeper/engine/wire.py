@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def _messages() -> object:
-    """Load the SDK's generated module by path. Importing `tinker` itself would take half a second
-    and 60 MB."""
+    """Load the SDK's generated protobuf module from its file. Importing `tinker` itself would take
+    half a second and 60 MB."""
     name = "tinker.proto.tinker_public_pb2"
     if name in sys.modules:
         return sys.modules[name]

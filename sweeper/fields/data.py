@@ -18,7 +18,7 @@ from sweeper.fields.nodes import (
 
 def from_python(value: object, path: str, problems: Problems) -> Node:
     """Return the node of `value`. A node's place is the path of keys that leads to it (`base.lr`).
-    Tuples are read as lists, and numbers of other libraries are converted by their method
+    Tuples become lists. A number of another library, such as NumPy, is converted by its method
     `item`."""
     try:
         return _FromPython(problems).node(value, path, 0)

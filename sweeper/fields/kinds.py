@@ -69,9 +69,9 @@ def whole(pattern: str) -> str:
 
 
 class Text:
-    """A nonempty string that matches `pattern`. `rule` is the message for a string that does not
-    match; `{}` in the message stands for the string. With `numbers`, an integer is accepted too,
-    and becomes a string."""
+    """A kind of field: a nonempty string that matches `pattern`. `rule` is the message for a string
+    that does not match; `{}` in the message stands for the string. With `numbers`, an integer is
+    also accepted, and becomes a string."""
 
     def __init__(self, pattern: str = "", rule: str = "", *, numbers: bool = False) -> None:
         self._pattern, self._rule, self._numbers = pattern, rule, numbers
@@ -94,7 +94,7 @@ class Text:
 
 
 class Choice:
-    """One of the given strings."""
+    """A kind of field: one of the given strings."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices
@@ -119,7 +119,7 @@ class Choice:
 
 
 class Flag:
-    """True or false."""
+    """A kind of field: true or false."""
 
     def read(self, node: Node, where: str, problems: Problems) -> bool | None:
         if isinstance(node.value, bool):
@@ -132,7 +132,7 @@ class Flag:
 
 
 class Integer:
-    """An integer with inclusive bounds. None means no bound."""
+    """A kind of field: an integer with inclusive bounds. None means no bound."""
 
     def __init__(self, least: int | None = None, most: int | None = COUNT) -> None:
         self._least, self._most = least, most
@@ -156,7 +156,7 @@ class Integer:
 
 
 class Number:
-    """A finite number with inclusive bounds. With `above` the lower bound is exclusive."""
+    """A kind of field: a finite number from `least` (excluded if `above`) to `most`."""
 
     def __init__(self, least: float, most: float, *, above: bool = False) -> None:
         self._least, self._most, self._above = least, most, above
@@ -185,8 +185,8 @@ class Number:
 
 
 class Duration:
-    """A duration in seconds, at least `least`. It is given as a number, or as a string such as 90s,
-    30m, 2h, 1h30m or 1d. With `unit`, a number is refused, because its unit is not clear."""
+    """A kind of field: a duration in seconds, at least `least`. The node is a number, or a string
+    such as 90s, 30m, 2h, 1h30m or 1d; if `unit` is set, only a string."""
 
     def __init__(self, least: float = 0.0, *, unit: bool = False) -> None:
         self._least, self._unit = least, unit
@@ -236,8 +236,8 @@ def duration_text(duration: float) -> str:
 
 
 class Item(NamedTuple):
-    """A string in a list. `wrong_with` returns the message for a wrong string, and None for a
-    correct one. With `numbers`, an integer is accepted too, and becomes a string."""
+    """The rules for a string in a list. `wrong_with` returns the message for a wrong string, and
+    None for a correct one. With `numbers`, an integer is also accepted, and becomes a string."""
 
     schema: Mapping[str, object]
     wrong_with: Callable[[str], str | None] = lambda _: None
@@ -245,8 +245,8 @@ class Item(NamedTuple):
 
 
 class Texts:
-    """A list of strings. With `unique`, duplicates are removed. `example` describes a correct list
-    in messages."""
+    """A kind of field: a list of strings. With `unique`, duplicates are removed. `example`
+    describes a correct list in messages."""
 
     def __init__(
         self,
@@ -301,9 +301,9 @@ class Matching(NamedTuple):
 
 
 class Names:
-    """A mapping of names to strings. `what` describes a correct mapping in messages. `reserved` are
-    the prefixes of names that sweeper sets itself. Messages do not show values, because a value may
-    be a secret. If `values` is None, a value may be an integer, which becomes a string."""
+    """A kind of field: a mapping of names to strings. `what` describes a correct mapping in
+    messages. `reserved` are the prefixes of names that sweeper sets itself. Messages do not show
+    values, because a value may be secret. If `values` is None, a value is any string or integer."""
 
     def __init__(
         self,
@@ -353,7 +353,7 @@ class Names:
 
 
 class Amounts:
-    """A mapping of names to numbers above 0, at most `most`."""
+    """A kind of field: a mapping of names to numbers, each above 0 and at most `most`."""
 
     def __init__(self, most: float) -> None:
         self._amount = Number(0, most, above=True)
@@ -373,8 +373,8 @@ class Amounts:
 
 
 class Shape:
-    """A value that the function `read` reads. `schema` may be a function, which is called when the
-    JSON Schema is needed."""
+    """A kind of field whose value is read by the function `read`. `schema` may be a function, which
+    is called when the JSON Schema is needed."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 class Node(NamedTuple):
     """A value and its place: a scalar, a list of nodes, or a mapping as `{key: (place of the key,
-    node)}`. `text` is a float as written in YAML (`1e-4`), if known."""
+    node)}`. `text` is the YAML text of a float (`1e-4`), if known."""
 
     value: object
     place: Place
@@ -193,8 +193,8 @@ def read_yaml(
 
 
 def _instead(character: str) -> str:
-    """Return how to escape a forbidden character, for the end of a message; "" if no value may have
-    it."""
+    """Return the end of a message: how to escape a forbidden character. Return "" if the character
+    is forbidden even if escaped."""
     if _UNUSABLE.match(character):
         return ""
     return f": write \\u{ord(character):04x}, in double quotes"

@@ -14,8 +14,8 @@ _NO_DEFAULTS: tuple[object, ...] = (None, (), {})
 
 
 class Option(NamedTuple):
-    """The declaration of an option for grids, in `Annotated`. `doc` is a sentence for people.
-    Without a default, starter grids show `example`."""
+    """The declaration of an option in a grid, for use in `Annotated`. `doc` is a sentence for
+    people. If the option has no default, starter grids show `example`."""
 
     kind: Kind
     doc: str
@@ -28,8 +28,8 @@ def section_of(
     check: Callable[[Reading], None] | None = None,
     more: Mapping[str, object] | None = None,
 ) -> Section:
-    """Return a section with the fields of `options`, a `NamedTuple`. `check` and `more` go to
-    `Section`."""
+    """Return a section with the fields of `options`, a `NamedTuple`. `check` and `more` are
+    arguments of `Section`."""
     hints = get_type_hints(options, include_extras=True)
     defaults: Mapping[str, object] = cast(Any, options)._field_defaults
     fields = (
@@ -57,7 +57,7 @@ def kind_of(key: str, hint: Any) -> Kind:
 
 
 def field_of(key: str, option: Option, default: object) -> Field:
-    """Return the field of a grid for an option. `key` is the option's name in plans (`time_s`)."""
+    """Return the grid field that sets an option. `key` is the option's name in plans (`time_s`)."""
     kind, doc, example = option
     examples = () if example is None else (example,)
     if default in _NO_DEFAULTS:
@@ -69,7 +69,7 @@ def field_of(key: str, option: Option, default: object) -> Field:
 
 
 def read_options(options: type[T], given: Mapping[str, object], place: str) -> T:
-    """Return `given`, options from a plan, as a value of `options`. Raises `Damaged`."""
+    """Make an instance of `options` from a plan's values. Raises `Damaged` if one is invalid."""
     return codec.read(options, dict(given), place)
 
 

@@ -12,7 +12,7 @@ from sweeper.fields.nodes import Node, Place, Problems
 class Field(NamedTuple):
     """One field of a section. `doc` is a sentence about the field. `default` is used if the key is
     missing; it is written as in a grid (`2m`). Without a default, starter grids show the first of
-    `examples`. `key` is the field's name in plans, if it is not `name` (`timeout_s`)."""
+    `examples`. `key` is the field's name in plans (`timeout_s`); "" means `name`."""
 
     name: str
     kind: Kind
@@ -22,7 +22,7 @@ class Field(NamedTuple):
     key: str = ""
 
     def schema(self) -> dict[str, object]:
-        """Return the JSON Schema of the value. Null is the same as a missing key."""
+        """Return the JSON Schema of the value. Null is valid, and means that the key is missing."""
         about: dict[str, object] = {"description": self.doc} if self.doc else {}
         if self.default is not None:
             about["default"] = self.default
@@ -32,8 +32,8 @@ class Field(NamedTuple):
 
 
 class Reading:
-    """The result of reading one mapping. `values` maps the fields' names in plans to their valid
-    values. Wrong, missing and null values are left out."""
+    """The result of reading one mapping. `values` maps each field's name in plans to its value, if
+    the value is valid and not null."""
 
     def __init__(self, section: "Section", node: Node, name: str, problems: Problems) -> None:
         self.section, self.node, self.name, self.problems = section, node, name, problems
@@ -42,11 +42,11 @@ class Reading:
         self.values: dict[str, Any] = {}
 
     def value(self, key: str) -> Any:
-        """Return the value, else the default, else None. `key` is the field's name in plans."""
+        """Return a field's value, its default or None. `key` is the field's name in plans."""
         return self.values[key] if key in self.values else self.section.defaults().get(key)
 
     def path(self, key: str) -> str:
-        """Return the name of a key in messages: `launch.slurm.mem`."""
+        """Return a key's path for messages, such as `launch.slurm.mem`."""
         return f"{self.name}.{key}" if self.name else key
 
     def given(self, key: str) -> Node | None:
@@ -60,9 +60,9 @@ class Reading:
 
 
 class Section:
-    """A mapping's declared fields. `needs` maps each required field to its name in messages.
-    `check` notes mistakes in combinations of fields, and `more` is the JSON Schema for the same
-    rules. `elsewhere` returns a hint for the message about an unknown key, or ""."""
+    """The declared fields of a mapping. `needs` maps each required field to its name in messages.
+    `check` notes mistakes in combinations of fields, and `more` states these rules in JSON Schema.
+    `elsewhere` returns a hint for the message about an unknown key, or ""."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ HOLES = ("run", "name", "rule", "sweep", "attempt", "message")
 
 class _Rule:
     """A kind of field for one alarm rule: `off`, `on` or new thresholds. `read` returns False for
-    `off`, and None for `on`."""
+    `off`, None for `on`, and a dict for thresholds."""
 
     def __init__(self, name: str) -> None:
         thresholds = RULES[name].thresholds

@@ -67,8 +67,8 @@ def apply_to_launch(
 
 
 def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
-    """Remove a key. Return whether it existed. `~launch.slurm.mem` removes one key of the nested
-    section `slurm`."""
+    """Remove a key of the section `launch`. Return whether the key existed. `~launch.slurm.mem`
+    removes one key of the nested section `slurm`."""
     first, _, rest = key.partition(".")
     below = entries[first][1] if rest and first in entries else None
     if below is None or below.entries is None or rest not in below.entries:
@@ -79,8 +79,8 @@ def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
 
 
 def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:
-    """Set a key. `launch.slurm.mem=8G` sets one key of the nested section `slurm`.
-    `launch.backend=slurm` removes `backends`, but first moves its options for slurm to
+    """Set a key of the section `launch`. `launch.slurm.mem=8G` sets one key of the nested section
+    `slurm`. `launch.backend=slurm` removes `backends`, but first moves its options for slurm to
     `launch.slurm`. `launch.backends=...` removes `backend`."""
     first, _, rest = key.partition(".")
     if not rest:
@@ -133,8 +133,8 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
 def _special(
     grid: Grid, change: Override, keys: Mapping[str, None]
 ) -> Callable[[Grid, Override, Problems], Grid] | None:
-    """Return the function that applies an override of a section (`seeds`, `random.samples`) or of
-    the seed field. Return None for an override of another key. `keys` are all keys that the grid
+    """Return the function that applies an override of a section (`seeds`, `random`) or of the field
+    that takes the seed; None for an override of any other key. `keys` are all keys that the grid
     sets."""
     section = change.key.partition(".")[0]
     if not touches(section, keys):
@@ -150,8 +150,8 @@ def _special(
 
 
 def advice(change: Override) -> str | None:
-    """Return a hint on how to edit the section of the grid that an override would set. Return None
-    if the override sets no section."""
+    """Return a hint on how to set a section of the grid or a key of `launch`, if the override sets
+    one. Return None for any other override."""
     if change.action == "drop":
         return None
     return as_override(change.key, flow(plain(change.node)), frozenset(SECTION.fields))

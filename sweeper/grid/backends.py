@@ -47,8 +47,8 @@ class Places:
     """A kind of field: a list of distinct backends."""
 
     def read(self, node: Node, where: str, problems: Problems) -> list[Entry] | None:
-        """Return the valid entries, and report the others. Return None for an empty list or another
-        value."""
+        """Return the valid entries, and report the others. Return None if the value is an empty
+        list or not a list."""
         if node.items is None or not node.items:
             shown = "an empty list" if node.items is not None else kind(node)
             problems.add(node.place, f"{where} is {shown}; {_EXPECTED}")

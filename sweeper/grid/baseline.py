@@ -22,8 +22,9 @@ _SCHEMA: dict[str, object] = {
 
 
 class GridBaseline(NamedTuple):
-    """A baseline: a `cell`, given by values that override the grid's base; the best cell of
-    another `sweep`; or, if both are None, the base model."""
+    """The baseline of a grid. `cell` has values that override the grid's base. `sweep` names
+    another sweep, whose best cell is the baseline. If both are None, the base model is the
+    baseline."""
 
     place: Place
     cell: dict[str, Setting] | None = None

@@ -40,9 +40,9 @@ def exactly(**properties: object) -> dict[str, object]:
 
 
 class Setting(NamedTuple):
-    """One value that a grid gives to a key. `given` and `places` map dotted keys (`opt.lr` for
-    `opt: {lr: 1}`) to values and positions. `refers` says whether `value` has references to other
-    keys. `text` is a float as written in YAML, if known."""
+    """One value that a grid gives to a key. `given` maps dotted keys (`opt.lr` for `opt: {lr: 1}`)
+    to values, and `places` maps the same keys to positions. `refers` says whether `value` has
+    references to other keys. `text` is the YAML text of a float, if known."""
 
     value: object
     given: dict[str, object]
@@ -137,8 +137,8 @@ def read_zip(node: Node, section: str, problems: Problems) -> list[Block]:
 def read_axis(
     key: str, place: Place, node: Node, problems: Problems, *, unique: bool = True
 ) -> tuple[Setting, ...]:
-    """Read the values of one axis, a list or a range. Duplicates are a mistake if values must be
-    `unique`. Return an empty tuple if the axis has no values."""
+    """Read the values of one axis: a list or a range. If `unique` is set, duplicates are a mistake.
+    Return an empty tuple if the axis has no values."""
     if is_range(node):
         values = values_of_range(key, node, problems)
         if values is None:
