@@ -15,7 +15,7 @@ _PART = re.compile(rf"{_ANY}(\.{_ANY})*\Z")
 
 
 def is_key(text: str) -> bool:
-    """Return whether `text` is a valid key."""
+    """Return whether `text` is a valid key of a run's configuration, such as `opt.lr`."""
     return _KEY.match(text) is not None
 
 
@@ -30,8 +30,8 @@ def touches(key: str, keys: Iterable[str]) -> bool:
 
 
 def assign(config: dict[str, object], key: str, given: Mapping[str, object]) -> None:
-    """Set `key` in a configuration of dotted keys: remove the key, all keys below it and all keys
-    above it (`opt: null` above `opt.lr`), and add the entries of `given`."""
+    """Replace the value of `key` in a configuration of dotted keys by `given`, the new entries at
+    or below `key`. Also remove the keys above `key`: for `opt.lr`, the key `opt`."""
     below = f"{key}."
     for other in [k for k in config if k.startswith(below) or key.startswith(f"{k}.")]:
         del config[other]
@@ -40,7 +40,7 @@ def assign(config: dict[str, object], key: str, given: Mapping[str, object]) -> 
 
 
 def leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:
-    """Split a node into dotted keys with their values: `opt: {lr: 1}` gives `opt.lr` and 1."""
+    """Yield dotted keys with values: for `opt` and `{lr: 1}`, yield `opt.lr` and 1."""
     entries = node.entries
     if entries and all(map(is_key_below, entries)):
         for part, (_, item) in entries.items():

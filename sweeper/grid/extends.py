@@ -18,7 +18,7 @@ Entries = dict[str, tuple[Place, Node]]
 
 
 class GridText(NamedTuple):
-    """The path and the contents of a grid's file that is not on this machine."""
+    """A grid's file outside this machine: its path and its contents."""
 
     path: str
     data: bytes
@@ -62,8 +62,8 @@ def extended(
     order in which they are read.
 
     `path` is the grid's own file; if it is "", relative paths start at the current folder. `size`
-    is the grid's length in bytes. The grid and the files together have at most `MAX_BYTES`. If a
-    file cannot be read, report why and raise `Stop`.
+    is the grid's length in bytes. If a file cannot be used, or if the grid and the files together
+    exceed `MAX_BYTES`, report that and raise `Stop`.
     """
     sources: list[Source] = []
     layers = [root]
@@ -146,7 +146,6 @@ def _load(node: Node, path: str, left: int, problems: Problems) -> tuple[str, No
 
 
 def _merge(under: Node, over: Node) -> Node:
-    """Merge the grid `over` into the grid `under`."""
     below, above = dict(under.entries or {}), over.entries or {}
     below.pop("name", None)
     below.pop("extends", None)
@@ -173,8 +172,9 @@ def _are_mappings(*nodes: Node) -> bool:
 
 
 def _merge_section(under: Node, over: Node, section: str) -> Node:
-    """Merge two mappings key by key. Mappings directly in `launch`, and `random.axes`, are merged
-    in the same way. A stage is merged like a grid. Null removes a key of `under`."""
+    """Merge two mappings key by key: a value in `over` replaces the value in `under`, and null
+    removes it. Mappings directly in `launch`, and `random.axes`, are merged in the same way instead
+    of being replaced. Stages are merged like grids."""
     merged: Entries = dict(under.entries or {})
     for key, (place, node) in (over.entries or {}).items():
         # A null has nothing to remove here, so it is treated as any other value.
@@ -216,7 +216,7 @@ def _merge_base(under: Node, over: Node) -> Node:
 
 def _without(below: Entries, values: set[str], axes: set[str], above: Entries) -> Entries:
     """Return the sections of the grid `below` without the keys that the grid `above` sets. `values`
-    are the keys in the section `base` of `above`, and `axes` are the keys of its axes."""
+    are the keys in the section `base` of `above`; `axes` are the keys of the axes of `above`."""
     remaining = dict(below)
     taken, given = Reach(values | axes), Reach(values)
 
@@ -258,7 +258,7 @@ def _cut_whens(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[
 
 
 def _cut(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
-    """Return a mapping with only the keys that `keep` accepts."""
+    """Return `entry` with only those keys of its mapping that `keep` accepts."""
     place, node = entry
     if node.entries is None:
         return entry
@@ -279,7 +279,7 @@ def _draws_nothing(entry: tuple[Place, Node]) -> bool:
 
 
 def _cut_each(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
-    """Cut each mapping of a list, and remove mappings that become empty."""
+    """Apply `_cut` to each mapping in a list, and remove mappings that become empty."""
     place, node = entry
     if node.items is None:
         return entry

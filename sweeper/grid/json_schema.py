@@ -52,7 +52,7 @@ def grid_schema() -> dict[str, object]:
 
 
 def _whole() -> dict[str, object]:
-    """Return the JSON Schema of what only a grid without `extends` must contain."""
+    """Return the JSON Schema of the parts that a grid without `extends` must contain."""
     return {
         "anyOf": [
             {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}},

@@ -68,7 +68,7 @@ _OF_THE_SERVICE = ("TINKER_BASE_URL", "TINKER_API_KEY")
 
 
 def backend_fields() -> Iterator[Field]:
-    """Yield the section of each backend with options, as a field of `launch`."""
+    """Yield a field of `launch` for each backend that has options: the backend's section."""
     yield from filter(None, map(field_of, every_backend()))
 
 
@@ -78,7 +78,7 @@ def stage_backend_fields() -> Iterator[Field]:
 
 
 class StageLaunch(NamedTuple):
-    """A stage's own `launch`: its values by their names in plans, and the places of its keys."""
+    """A stage's `launch`: values in the form of plans, and the position of each key in the file."""
 
     values: dict[str, object]
     places: dict[str, Place]
@@ -86,7 +86,7 @@ class StageLaunch(NamedTuple):
 
 def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) -> StageLaunch:
     """Read the section `launch` of a stage. `name` is the section's name in messages, `whole` is
-    the sweep's section. Options of unused backends are also read."""
+    the sweep's section. Options of backends that the sweep does not use are read too."""
     section = STAGE_SECTION.extended(*stage_backend_fields())
     entries: dict[str, tuple[Place, Node]] = {}
     for key, (place, item) in (node.entries or {}).items():
@@ -171,7 +171,7 @@ def _check_gpus(reading: Reading, where: str, chosen: Iterable[BackendType]) -> 
 
 
 def _check_stage_gpus(reading: Reading, where: str, whole: Launch) -> None:
-    """Report settings that cannot be combined with GPUs of a stage."""
+    """Report settings that contradict `gpus` or `per_gpu` in a stage's `launch`."""
     key = next((key for key in ("gpus", "per_gpu") if key in reading.values), None)
     if key is None:
         return
@@ -202,8 +202,8 @@ def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
 
 def _together(places: list[Entry], most: int | None) -> dict[str, object]:
     """Return the sweep's backends and `max_parallel`; {} without backends. `max_parallel` is `most`
-    if set, else the sum of the backends' limits. A single backend is stored as `backend`, with the
-    smaller of both limits."""
+    if set, else the sum of the backends' limits. If there is only one backend, it is returned as
+    `backend`, and its own limit also applies."""
     shares = tuple(entry.share for entry in places)
     if not shares:
         return {}

@@ -10,8 +10,8 @@ from sweeper.sweep.names import SWEEP_NAME, is_sweep_name
 
 
 class _WordOr:
-    """The kind of a field that takes a word, or a mapping with one key: `{key: value}` is read
-    as `key=value`."""
+    """The type of a field whose value is either a word or a mapping with one key. `{key: value}` is
+    read as the text `key=value`."""
 
     def __init__(self, words: Choice, field: Field) -> None:
         self._words, self._field = words, field
@@ -101,5 +101,5 @@ METRIC = Section(
 
 
 def metric_of(values: dict[str, Any]) -> Metric | None:
-    """Return the metric from the values of the section; None if the name or the goal is missing."""
+    """Return the metric with the `values` of a section `metric`; None without a name or a goal."""
     return Metric(**METRIC.defaults() | values) if values.keys() >= {"name", "goal"} else None

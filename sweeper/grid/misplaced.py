@@ -20,8 +20,8 @@ def belongs(key: str) -> str:
 
 
 def as_override(key: str, value: str, sections: frozenset[str]) -> str | None:
-    """Return a hint on how to set the section, or the key of `launch`, that an override `key=value`
-    names. Return None for any other override. `sections` are the names of the grid's sections."""
+    """Return a hint if the override `key=value` names a section or a key of `launch`, which are set
+    in another way; else None. `sections` are the names of the grid's sections."""
     section, _, below = key.partition(".")
     if section == "budget":
         given = f"{below}={value}" if below else "usd=20"

@@ -69,13 +69,13 @@ class Grid(NamedTuple):
         return self.seeds.field if self.seeds else "seed"
 
     def every_block(self) -> Iterator[Block]:
-        """Yield all blocks, including blocks under conditions."""
+        """Yield all blocks (axes that vary together), including blocks under conditions."""
         yield from self.blocks
         for when in self.whens:
             yield from when.blocks
 
     def every_setting(self) -> Iterator[Setting]:
-        """Yield all settings of the grid."""
+        """Yield all values that the grid gives to keys."""
         yield from self.base.values()
         yield from self.fixed.values()
         baseline = (self.baseline and self.baseline.cell) or {}

@@ -71,9 +71,9 @@ def _canonical_float(value: float) -> str:
 def run_id(source: str, values: str, seed: str) -> str:
     """Return the id of a run, a hash of a JSON text.
 
-    The arguments are parts of this text: the member of the recipe (`"recipe":"sft"`) or command,
-    the members of the values (`"lr":1`), sorted by key and joined by commas, and the seed (`null`
-    for none).
+    The arguments are parts of this text. `source` is the recipe (`"recipe":"sft"`) or the command.
+    `values` are the values (`"lr":1`), sorted by key and joined by commas. `seed` is the seed
+    (`null` for none).
     """
     return _hash(f'{{{source},"seed":{seed},"values":{{{values}}}}}', 12)
 
@@ -180,8 +180,8 @@ def short_form(field: str) -> str:
 
 
 def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
-    """Map each key to a short label: its last dotted part, abbreviated if possible. If two labels
-    are equal, or a label equals `taken` (the label of the seed), the whole keys are used."""
+    """Map each key to a short label: its last dotted part, abbreviated if possible. A label that
+    equals another label, or `taken` (the label of the seed), is replaced by the whole key."""
     short: dict[str, str] = {}
     for key in keys:
         short[key] = _clip(short_form(key.rpartition(".")[2]))

@@ -17,8 +17,8 @@ _LISTED = re.compile(r"[^\s,]+(,[^\s,]+)+\Z")
 
 
 class Override(NamedTuple):
-    """One override of `key`. `node` has the new value, or the list or range of an axis. For `drop`,
-    the node's value is None."""
+    """An override of `key`. `node` has the new value, or the list or range of an axis. If the
+    override removes the key (`drop`), the node's value is None."""
 
     action: Literal["value", "axis", "drop"]
     key: str

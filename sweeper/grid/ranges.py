@@ -18,7 +18,7 @@ _LINEAR_DIGITS, _LOG_DIGITS = 6, 4
 
 
 class _Mistake(Exception):
-    """The error for a range with wrong numbers. Its text says what the range takes."""
+    """The error for a range with wrong numbers. Its text says which numbers are allowed."""
 
 
 def is_range(node: Node) -> bool:

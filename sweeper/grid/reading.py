@@ -32,7 +32,7 @@ Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 
 
 def load_grid(path: str, overrides: Overrides = ()) -> Grid:
-    """Read the grid in the file `path`. `overrides` are as on the command line, or a mapping.
+    """Read the grid in a file. `overrides` are texts such as `lr=1`, or a dict from key to value.
 
     Raises `GridError`.
     """

@@ -120,8 +120,9 @@ class Resolver:
     def text(
         self, config: Mapping[str, object], key: str, keys: Collection[str], late: str | None
     ) -> str | None:
-        """Return the canonical text of the value of `key`; None if it depends on the key `late`.
-        References in the values of `keys` are resolved. Raises `BrokenReference`."""
+        """Return the canonical text of the value of `key`; None if the value depends on `late`, a
+        key without a value yet. Resolve references in the values of `keys`. Raises
+        `BrokenReference`."""
         reading = _Reading(config, keys, late)
         try:
             return canonical(reading.key(key, ()))
@@ -133,8 +134,8 @@ class Resolver:
     def fill(
         self, config: Mapping[str, object], value: object, keys: Collection[str], late: str | None
     ) -> object:
-        """Resolve the references in `value`. If `value` depends on the key `late`, return it
-        unchanged. Raises `BrokenReference`."""
+        """Resolve the references in `value`. If `value` depends on `late`, a key without a value
+        yet, return it unchanged. Raises `BrokenReference`."""
         reading = _Reading(config, keys, late)
         try:
             return self._keep(reading.fill(value, ()))
@@ -146,9 +147,9 @@ class Resolver:
     def resolve(
         self, config: dict[str, object], keys: Collection[str], late: str | None
     ) -> tuple[tuple[str, ...], list[tuple[str, BrokenReference]]]:
-        """Resolve `keys` of a configuration in place. Keys that depend on the key `late` stay
-        unchanged. Return the unchanged keys, and the keys that cannot be resolved, each with its
-        error."""
+        """Resolve `keys` of a configuration in place. Keys that depend on `late`, a key without a
+        value yet, stay unchanged. Return these keys, and (key, error) for each key that cannot be
+        resolved."""
         reading = _Reading(config, keys, late)
         pending: list[str] = []
         broken: list[tuple[str, BrokenReference]] = []
@@ -241,7 +242,6 @@ class _Reading:
         return self._beneath.get(key, [])
 
     def fill(self, value: object, path: tuple[str, ...]) -> object:
-        """Resolve the references in a value."""
         if not refers(value):
             return value
         self.work += _FILLED
@@ -274,7 +274,7 @@ class _Reading:
         return self._text(value, path)
 
     def _referred(self, inner: str, path: tuple[str, ...]) -> object:
-        """Return the value of a key, or of arithmetic with keys."""
+        """Return the value of `inner`, the key or the arithmetic expression in a reference."""
         if is_key(inner):
             return self.key(inner, path)
         try:

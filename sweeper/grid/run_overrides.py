@@ -15,16 +15,16 @@ _CONDITION = {"type": "object", "minProperties": 1}
 
 
 class _Overrides:
-    """The kind of the field `overrides`, a list of mappings. Each mapping has some of the
-    section's own fields, and `if`: the condition under which it applies to a run."""
+    """The type of the field `overrides`, a list of mappings. Each mapping has some of the section's
+    own fields, and `if`, the condition that selects the runs to which the mapping applies."""
 
     def __init__(self, section: Section) -> None:
         condition = Field("if", Shape(_CONDITION, unread), "The keys and values of the runs.")
         self._section = section.extended(condition)
 
     def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
-        """Return the mappings as stored in plans; None if the node is no list. `if` maps each key
-        to the list of values that it may have in a run."""
+        """Return the mappings in the form of plans; None if the node is no list. `if` maps each key
+        to the list of values with which a run matches."""
         if node.items is None:
             wrong(node, where, "a list of mappings, each with the key `if`", problems)
             return None
@@ -70,7 +70,7 @@ def asked_by(
     merge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object]],
 ) -> dict[str, object]:
     """Return a backend's options for the job of a run with this configuration. Overrides that match
-    the run are merged, in order, into the other options with the backend's `merge`."""
+    the run are merged, in order, into the other options with the backend's function `merge`."""
     options_of_run = {key: value for key, value in options.items() if key != OVERRIDES}
     for entry in _overrides(options):
         if _meant(entry, config):
@@ -86,8 +86,8 @@ def conditions(options: Mapping[str, object]) -> list[str]:
 
 
 def unmatched(options: Mapping[str, object], configs: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return a sentence for each override that matches none of these runs. Such an override is
-    probably a mistake."""
+    """Return a sentence for each override that matches none of the runs' `configs`. Such an
+    override is probably a mistake."""
     return [
         f"{OVERRIDES}: no run has {', '.join(table_of(entry['if']))}"
         for entry in _overrides(options)

@@ -36,7 +36,7 @@ FROM: dict[str, object] = {
 
 
 class Taking(NamedTuple):
-    """One entry of `from` in a stage (`source`), its place, and the places of `source.takes`."""
+    """An entry of a stage's `from`, and the positions of the entry and its `takes` in the file."""
 
     source: Source
     place: Place

@@ -28,7 +28,7 @@ _REFERENCE = re.compile(r"(\$?)\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}")
 
 
 class Reference(NamedTuple):
-    """A reference `${stage.key}` to a value of another stage, and its place."""
+    """A reference `${stage.key}` to a value of another stage, and its position in the file."""
 
     stage: str
     key: str
@@ -48,8 +48,8 @@ class StageNode(NamedTuple):
 
 
 def stages_schema(sections: Mapping[str, object]) -> dict[str, object]:
-    """Return the JSON Schema of `stages`. `sections` has the schemas of a stage's sections without
-    `from`."""
+    """Return the JSON Schema of `stages`. `sections` has the schemas of all sections of a stage
+    except `from`."""
     of = {"description": "The runs of earlier stages that the stage continues from.", **FROM}
     stage = {
         "type": ["object", "null"],
@@ -176,8 +176,8 @@ def _escaped(
 def divide(
     changes: Iterable[Override], stages: Sequence[StageNode], problems: Problems
 ) -> tuple[dict[str, list[Override]], dict[str, tuple[Reference, ...]]]:
-    """Group overrides such as `sft.max_steps=5` by stage. Return two mappings from the name of each
-    stage: to its overrides, and to the references in these overrides."""
+    """Group overrides such as `sft.max_steps=5` by stage. Return a dict from stage to overrides,
+    and a dict from stage to the references in these overrides."""
     names = [stage.name for stage in stages]
     by_stage: dict[str, list[Override]] = {name: [] for name in names}
     references: dict[str, list[Reference]] = {name: [] for name in names}

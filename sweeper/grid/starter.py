@@ -21,8 +21,8 @@ _PLACEHOLDERS: Mapping[str, object] = {"str": "FILL ME IN", "int": 1, "float": 0
 
 class Field(NamedTuple):
     """A field of a recipe's config. `key` is dotted. `default` is YAML, or None if the default is
-    unknown. `choices` are the values of a Literal. `section` is the key of the nearest config that
-    contains the field, is optional and has required fields; else ""."""
+    unknown. `choices` are the values of a Literal. `section` is the key of the innermost optional
+    config around the field that has required fields; "" without such a config."""
 
     key: str
     type: str
@@ -56,9 +56,9 @@ def _fields(
     needed: bool = True,
     section: str = "",
 ) -> Iterator[Field]:
-    """Yield all fields except `filled`. Fields of nested configs have dotted keys. If `needed` is
-    False, the config with these fields is optional, and no field is required. `section` is as in
-    `Field`."""
+    """Yield all fields in `takes` except `filled`. Fields of nested configs have dotted keys. If
+    `needed` is False, `takes` describes an optional config, and no field is required. `section` is
+    as in `Field`."""
     for name, about in takes.items():
         key = f"{above}{name}"
         if key in filled:
@@ -212,7 +212,7 @@ def grid_text(
     given: Mapping[str, str | None],
     out: str,
 ) -> str:
-    """Write the grid as YAML with comments; `given` has values for its section `launch`."""
+    """Write the grid as YAML with comments; `given` has values for the section `launch`."""
     launch = {"max_parallel": 4} | {k: v for k, v in given.items() if v is not None}
     lines = [*_lines(name, recipe, fields, guess, out), *launch_section(launch), ""]
     return "\n".join(lines)

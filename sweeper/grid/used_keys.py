@@ -9,8 +9,8 @@ from sweeper.recipe.command_template import placeholders
 
 
 def used_keys(grid: Grid) -> set[str]:
-    """Return the keys in the command, in conditions and in `launch.window`, and all keys to which
-    their values refer. Return an empty set if the command has a stray brace."""
+    """Return the keys that the command, conditions or `launch.window` use, and all keys to which
+    the values of these keys refer. Return an empty set if the command has a stray brace."""
     try:
         used = {*placeholders(grid.command or ()), *placeholders([grid.launch.window or ""])}
     except RecipeError:

@@ -106,9 +106,9 @@ _ENDS = (0, 3, 4)
 
 
 def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = False) -> None:
-    """Start a launcher that outlives this process. Wait until the launcher has done its first step,
+    """Start a launcher that outlives this process. Wait until the launcher has published a status,
     or has held the sweep's lock for `_FIRST_SECONDS`. Raises `EnvironmentFailure` if the launcher
-    failed or gave up, and `StoreError` if it does not take the lock within `_START_SECONDS`."""
+    failed or gave up, and `StoreError` if it has not taken the lock after `_START_SECONDS`."""
     before = published(folder)
     command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", folder.address]
     command += ["--smoke"] if smoke else []
@@ -141,8 +141,8 @@ def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = F
 
 
 def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], object]:
-    """Start the launcher in a tmux window. Return a function that starts the launcher again if the
-    window's program has ended, since that program may be an earlier launcher."""
+    """Start the launcher in a tmux window, unless an earlier launcher still runs there. Return a
+    function that repeats this step."""
     from sweeper.backends.tmux.backend import ensure_view
     from sweeper.backends.tmux.server import TmuxServer
 

@@ -51,8 +51,8 @@ def cancel(
     where: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Stop runs of a sweep permanently, and wait until none of them is running. Return the result
-    of each run's request.
+    """Stop runs of a sweep permanently, and wait until none of them is running. Return a result for
+    each run.
 
     `runs` are selectors (default: all runs); `state` and `where` filter the runs. `tell` gets
     progress messages. Raises `NotFound` for a missing sweep or run, `UsageError` for an invalid
@@ -92,10 +92,10 @@ def cancel_runs(
     tell: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Requested]:
-    """Cancel the runs with these ids, and wait until none of them is running. Set `whole` if these
-    are all runs of the sweep: later stages then start only after a launch or a retry. Raises
-    `EnvironmentFailure` if a run is still running 75 s after the longest `launch.grace` in the
-    sweep; the requests remain recorded."""
+    """Cancel the runs with these ids, and wait until none of them is running. `whole` says that
+    these are all runs of the sweep; later stages then start only after a launch or a retry. If a
+    run is still running 75 s after the longest `launch.grace` in the sweep, raise
+    `EnvironmentFailure`; the requests to cancel remain recorded."""
     folder.read_plan()  # If there is no plan, the error lists the existing sweeps.
     with changing(folder):
         return _cancel_runs(folder, runs, whole, tell, sleep)
@@ -352,8 +352,8 @@ def take_up(
 ) -> bool:
     """Return True if a running launcher will read the recorded requests to retry runs, and False if
     the caller must start a launcher. Tell the user if the code has changed since the launch, and
-    why the call waits. Raises `EnvironmentFailure` if the running launcher is held, and is still
-    held after 15 s."""
+    what the call waits for. Raises `EnvironmentFailure` if, after 15 s, the running launcher is
+    still held for another reason than a pause."""
     _tell_code(sweep, tell)
     return _taken_up(sweep.folder, tell, clock, sleep)
 
@@ -388,9 +388,9 @@ def _taken_up(
 ) -> bool:
     """Return whether a running launcher will read the recorded requests. A launcher that is about
     to end may hold the lock without reading requests, and the lease of a dead launcher remains for
-    a while. Therefore only a heartbeat shows that a launcher is running. If a `cancel` holds the
-    lock, wait. Raises `EnvironmentFailure` if the running launcher is still held after
-    `_HELD_SECONDS`."""
+    a while. Therefore only a heartbeat shows that a launcher is running. While a running `cancel`
+    has the lock, wait. Raises `EnvironmentFailure` if, after `_HELD_SECONDS`, the launcher is still
+    held for another reason than a pause."""
     from sweeper.sweep.lock import is_alive, is_held
 
     began, is_told = clock(), False

@@ -60,8 +60,8 @@ def _environments(where: str) -> Iterator[_Environment]:
 
 def _old() -> Iterator[_Environment]:
     """Yield the environment files that are at least an hour old. Some files contain only the path
-    of the real file. For such a file, yield the real file while it exists, and afterwards the file
-    itself. Skip both if the real file's folder is missing, since a disk may be unmounted."""
+    of another environment file. For such a file, yield the other file if it exists, else the file
+    itself. Yield neither if the other file's folder is missing: a disk may be unmounted."""
     for environment in _environments(home()):
         place = environment.document.get(PLACE)
         if time.time() - environment.written < _YOUNG_SECONDS:
@@ -177,7 +177,7 @@ def remove_unneeded_environment(
     """Remove this machine's environment file of the sweep once each of the sweep's jobs at
     `backends` has sent a heartbeat or has ended. Keep the file if this takes longer than
     `_WAIT_SECONDS`, if a new launcher runs on this machine, or if another launch has written the
-    file. `mark` identifies this launch (see `mark_of`); if `mark` is None, do nothing."""
+    file. `mark` is the random value in this launch's file; if it is None, do nothing."""
     path = env_file(folder.address)
     deadline = clock() + _WAIT_SECONDS
     while mark is not None and mark_of(path) == mark:

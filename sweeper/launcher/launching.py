@@ -389,8 +389,8 @@ def _drive_plan(
 
 def pack_results(folder: SweepFolder, outcomes: Mapping[str, bytes] | None = None) -> None:
     """Pack the outcomes, alarms and small metrics files of a finished sweep, so that reading them
-    takes few requests. `outcomes` maps paths to outcome files that were read already. Do nothing if
-    the store is local or does not answer."""
+    takes few requests. `outcomes` maps paths of outcome files to contents that were read already.
+    Do nothing if the store is local or does not answer."""
     if not isinstance(folder.store, FarStore):
         return
     from sweeper.store.packed import pack

@@ -51,10 +51,10 @@ def record(
     offered: Offer,
     tell: Callable[[str], None],
 ) -> None:
-    """Save the environment and the code, and write the plan, including the runs that finished
-    stages have added to the plan. The caller holds the sweep's lock. Raises `UsageError` if the
-    plan contains a secret's value, or if the sweep may have jobs at a place that is not in
-    `offered`."""
+    """Save the environment and the code, and write the plan. The written plan also has the runs
+    that the sweep has already chosen for later stages or race rounds. The caller holds the sweep's
+    lock. Raises `UsageError` if the plan contains a secret's value, or if the sweep may have jobs
+    at a place that is not in `offered`."""
     plan = folder.with_chosen(plan)
     refuse_secrets(plan, secret_names(plan.secrets, plan.service))
     write_environment(folder, plan, offered.url, offered.capabilities, offered.places, tell)
@@ -177,8 +177,8 @@ def keep_environment(
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:
-    """Return the names of the secrets that a sweep needs, with the API key if the service is
-    Tinker."""
+    """Return the names of the secrets that a sweep needs, including `TINKER_API_KEY` if the service
+    is Tinker."""
     return [*secrets, *(["TINKER_API_KEY"] if service == "tinker" else [])]
 
 
@@ -338,9 +338,9 @@ def _shown(value: object) -> str:
 def _service_environment(
     service: str, engine_url: str | None, key: str, grids: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment variables that connect runs to the local engine: the engine's address,
-    its `key`, and the cache with its tokenizers. Empty for another `service`. `grids` has the
-    variables that the grid sets, such as `HF_HOME`. Raises `EngineError`."""
+    """Return the environment variables with which runs reach the local engine and find tokenizers;
+    {} for another `service`. `key` is the engine's key. `grids` has the variables that the grid
+    sets, such as `HF_HOME`. Raises `EngineError`."""
     if service == "local" and engine_url is not None:
         variables = hub_environment(environ={**os.environ, **grids})
         return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": key, **variables}

@@ -132,7 +132,6 @@ def _has_launcher(folder: SweepFolder) -> bool:
 
 
 def _is_over(folder: SweepFolder) -> bool:
-    """Return whether all runs of a sweep are finished."""
     plan, events = folder.read_plan(), folder.read_events()
     return all(
         is_finished(events.get(run.id, set()), plan.retries_of(run.stage), retired=run.retired)

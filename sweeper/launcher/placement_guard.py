@@ -42,7 +42,7 @@ def place_of(backend: Backend) -> dict[str, str]:
 
 def located(backends: Mapping[str, Backend], before: Located = ()) -> list[dict[str, str]]:
     """Return the places of all backends of a sweep. For a backend that could not be opened, return
-    the backend's place in `before`, or only the backend's name if `before` lacks the backend."""
+    its place in `before` (the recorded places); if it has none there, return only its name."""
     recorded = {place["backend"]: dict(place) for place in before}
     return [
         recorded.get(name, place_of(backend)) if isinstance(backend, Away) else place_of(backend)
@@ -71,7 +71,7 @@ def refuse_moved_sweep(
 ) -> None:
     """Raise `UsageError` if jobs of the sweep may be at a recorded place that is not in `places`.
     Cancelled jobs do not count: if such a job starts, its worker sees the request to cancel and
-    ends. If an attempt may not have been submitted, ask the recorded backend for the attempt's job.
+    ends. If it is unknown whether an attempt was submitted, ask the backend at the recorded place.
     If the record of places is damaged, tell the user; raise `StoreError` if the check needs the
     record."""
     try:
@@ -128,7 +128,7 @@ def _refuse_unless_none(
     find: Callable[[Backend, Sequence[str]], Mapping[str, str]],
 ) -> None:
     """Raise `UsageError` if attempts in `left` have, or may have, jobs at the place `before`. If it
-    is unknown whether an attempt was submitted, ask the backend there for the attempt's job."""
+    is unknown whether an attempt was submitted, ask the backend at `before`."""
     sweep, there, here = plan.name, _shown(before), " and ".join(map(_shown, places))
     submitted = [attempt.name for attempt in left if attempt.submitted]
     opened = {
@@ -220,8 +220,8 @@ def _find(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Mapping[str, str]:
-    """Return the jobs in `tokens` that a backend has. Ask again while the backend does not answer
-    for certain. Raises `Unreachable` after `_ANSWER_SECONDS`."""
+    """Return a dict from token to job id, for the tokens with jobs at the backend. Ask again while
+    the backend is unreachable. Raises `Unreachable` after `_ANSWER_SECONDS`."""
     deadline = clock() + _ANSWER_SECONDS
     while True:
         try:
@@ -233,7 +233,7 @@ def _find(
 
 
 def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
-    """Return the unfinished attempts of runs without a request to cancel."""
+    """Return the unfinished attempts of all runs except those with a request to cancel."""
     launch = plan.launch
     # A backend that restarts jobs by itself has preempted jobs in its queue again.
     restarted = may_restart(launch)
@@ -253,8 +253,8 @@ def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
 
 
 def _is_requeued(folder: SweepFolder, plan: Plan, run: str, state: RunState) -> bool:
-    """Return whether the backend may have requeued the job of a preempted attempt. Return False for
-    a withdrawn attempt, since a worker of such an attempt ends at once."""
+    """Return whether the backend may have requeued the job of a preempted attempt. Return False if
+    a launcher has withdrawn the attempt (claimed it, so that no worker trains it)."""
     launch = plan.launch
     try:
         if folder.read_outcome(run, state).reason == WITHDRAWN:

@@ -38,9 +38,9 @@ known yet."""
 def admit(
     launch: Launch, store: Store, service: str, secrets: Sequence[str], *, live: bool
 ) -> Capabilities:
-    """Check that jobs at each place of a launch can work, and return the capabilities that all
-    places share. `secrets` are the names of the secrets that runs need. Raises `UsageError` for one
-    problem, and `GridError` with a line for each of several problems."""
+    """Check that jobs at each backend of a launch can work, and return the capabilities that all
+    backends share. `secrets` are the names of the secrets that runs need. Raises `UsageError` for
+    one problem, and `GridError` with a line for each of several problems."""
     wrong: list[str] = []
     for place in launch.places:
         try:
@@ -94,8 +94,8 @@ def engine_url(capabilities: Capabilities) -> str | None:
 
 
 def engine_key(capabilities: Capabilities) -> str:
-    """Return the key that jobs send to the engine at `engine_url`, or to the engine of this
-    machine."""
+    """Return the key that jobs send to their engine: the engine of this machine, or for jobs on
+    other machines the engine at `engine_url`."""
     if not capabilities.here:
         return os.environ.get(TOKEN, "")
     from sweeper.engine.lifecycle import client_key
@@ -156,9 +156,8 @@ def try_out(
 
 
 def shared_environment(capabilities: Capabilities, folder: SweepFolder) -> str | None:
-    """Return the path of the runs' environment file in the sweep's folder if jobs run on other
-    machines that have access to this folder, else None. For jobs on this machine, the file is in a
-    private folder."""
+    """Return the path of the runs' environment file in the sweep's folder. Return None if jobs run
+    on this machine (their file is in a private folder), or cannot access the sweep's folder."""
     if capabilities.here or not capabilities.files:
         return None
     return environment_in_store(folder)
@@ -226,9 +225,9 @@ def _needs_service(plan: Plan) -> bool:
 
 
 def ensure_engine(places: Collection[str]) -> "EngineInfo":
-    """Find this user's engine, or start the engine and wait for it. If jobs run in tmux, the engine
-    runs in a tmux window. Raises `EngineError` if the engine does not start, and
-    `EnvironmentFailure` if the home folder cannot be written."""
+    """Find this user's engine, or start the engine and wait for it. If tmux is among the backends
+    `places`, the engine starts in a tmux window. Raises `EngineError` if the engine does not start,
+    and `EnvironmentFailure` if the home folder cannot be written."""
     from sweeper import paths
     from sweeper.engine import lifecycle
 
@@ -278,8 +277,8 @@ def texts_of(plan: Plan) -> set[str]:
 
 def missing_at_engine(plan: Plan, offered: Collection[str]) -> list[str]:
     """Raise `GridError` for the plan's models that are not in `offered`, the engine's models. If a
-    recipe is a command or the grid says `check_models: false`, return a warning for each of them
-    instead."""
+    recipe is a command or the grid says `check_models: false`, return a warning for each missing
+    model instead."""
     trained = [model for model in offered if model not in STAND_INS]
     return _refuse_models(
         plan,

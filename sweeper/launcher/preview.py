@@ -58,10 +58,10 @@ class RunPreview(NamedTuple):
 
 class LaunchPreview(NamedTuple):
     """A plan, and the effect of its launch on each run of the sweep at `folder`. `retired` counts
-    the recorded runs that the grid no longer has; `dropped` counts the finished runs that this
-    launch would retire. `estimate` is the expected usage of the runs that would start (None:
-    unknown). For a race, `estimate` includes all runs that later rounds may start, and `least`
-    includes none of these runs."""
+    the recorded runs that the grid no longer has. `dropped` counts those of them that have
+    succeeded and are not yet retired. `estimate` is the expected usage of the runs that would start
+    (None: unknown). For a race, `estimate` includes all runs that later rounds may start, and
+    `least` includes none of these runs."""
 
     plan: Plan
     folder: SweepFolder
@@ -180,9 +180,8 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
 
 def document(launch: LaunchPreview) -> dict[str, object]:
     """Return the preview as a JSON object: the plan as in `sweep.json`, and each run with its state
-    and the `job` that a launch would submit to the first backend (null for none). The command line
-    of a job with `"bare": true` is given without its beginning, which is in the top-level key
-    `bare`."""
+    and the `job` that a launch would submit to the first backend (null for none). If a job has
+    `"bare": true`, its command line is the top-level list `bare` followed by its `argv`."""
     runs: list[dict[str, object]] = []
     place, builder = launch.plan.launch.places[0], job_builder(launch)
     specs = jobs(launch, builder, place)
@@ -260,8 +259,8 @@ def job_builder(preview: LaunchPreview) -> "JobBuilder | None":
 
 
 def jobs(preview: LaunchPreview, builder: "JobBuilder | None", place: str) -> dict[str, JobSpec]:
-    """Return the jobs that a launch would submit if all runs went to `place`, by run id. Empty if
-    `builder` is None."""
+    """Return a dict from run id to the job that a launch would submit if all runs went to the
+    backend `place`. Empty if `builder` is None."""
     if builder is None:
         return {}
     starting = (preview for preview in preview.previews if preview.attempt)
@@ -271,8 +270,8 @@ def jobs(preview: LaunchPreview, builder: "JobBuilder | None", place: str) -> di
 def _job(
     launch: LaunchPreview, preview: RunPreview, spec: JobSpec, bare: Sequence[str]
 ) -> dict[str, object]:
-    """Return the job that would be submitted for a run, as a JSON object. If the job starts with
-    the words `bare`, `argv` is its command line without these words. `log_path` is the folder that
+    """Return the job that would be submitted for a run, as a JSON object. If the command line
+    starts with the words in `bare`, `argv` has only the other words. `log_path` is the folder that
     the attempt writes to. `command` is the argv of a recipe that is a command, else None."""
     folder = log_path(launch.folder, preview.run.id, preview.attempt)
     is_bare = bool(bare) and list(spec.argv[: len(bare)]) == bare
@@ -327,10 +326,9 @@ _PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][A-Za-z
 
 def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
     """Yield the manifests of all runs that a launch would start, in batches as the launch would
-    submit them. If the launch has several backends, yield a remark for each backend, and all
-    manifests for each backend that has manifests: a launch chooses a run's backend only when the
-    run starts. Raises `UsageError` if no backend has manifests, or if a check without network
-    access refuses the launch."""
+    submit them. With several backends, yield a remark for each backend, and all runs' manifests for
+    each backend that has manifests: a launch chooses a run's backend only when the run starts.
+    Raises `UsageError` if no backend has manifests, and the errors of `admit`."""
     from sweeper.launcher.manifest import secret_names  # slow to import
 
     plan = preview.plan

@@ -145,7 +145,7 @@ class Draft:
         return "\n".join(lines)
 
     def place(self, remark: Remark) -> str:
-        """Return a remark with its place, on one line."""
+        """Return a remark after its file and line (`sweep.yaml:3: ...`), on one line."""
         text = sanitize(" ".join(remark.text.split()))
         return f"{self.source}:{remark.line}: {text}" if remark.line else f"{self.source}: {text}"
 

@@ -106,8 +106,9 @@ def _values_of_all(configs: list[object]) -> list[dict[str, object]]:
 
 
 def _given(config: object, *, changed: bool) -> dict[str, object]:
-    """Return the values of a chz object by dotted key, and the classes of inner objects that differ
-    from the declared class. With `changed`, values equal to their defaults are left out."""
+    """Return a dict from dotted keys of a chz object to values. For an inner object of another
+    class than declared, the value is that class. With `changed`, values equal to their defaults are
+    left out."""
     import chz
 
     blueprint = cast(Any, chz).beta_to_blueprint_values(config, skip_defaults=changed)

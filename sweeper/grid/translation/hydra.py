@@ -198,8 +198,8 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
 
 
 def _tagged(arguments: list[str]) -> tuple[bool, str] | None:
-    """Return whether `log` is a tag in the arguments of `tag(log, interval(1, 9))`, and the tagged
-    value. Return None if there are no arguments."""
+    """Return two parts of `tag(log, interval(1, 9))`: whether a tag is `log`, and the tagged value.
+    Return None if there are no arguments."""
     return (any(part == "log" for part in arguments[:-1]), arguments[-1]) if arguments else None
 
 

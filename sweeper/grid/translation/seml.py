@@ -67,17 +67,17 @@ def from_seml(root: Node, source: str, program: str | None) -> Draft:
 
 
 def _word(draft: Draft, name: str, *, everywhere: bool) -> str:
-    """Return the command's word for a parameter. If only some blocks have the parameter, the word
-    is the placeholder of a list that is empty in the other blocks."""
+    """Return a parameter's text in the command. Without `everywhere`, it is the placeholder of a
+    list that is empty in blocks without the parameter."""
     return f"{name}={draft.hole(name)}" if everywhere else f"{{{draft.key(f'{name}_words')}*}}"
 
 
 def _blocks(
     draft: Draft, blocks: Mapping[str, tuple[int, Node]], shared: list[str]
 ) -> Iterator[str]:
-    """Translate named blocks into the values of one axis. The parameters of a block apply only to
-    cells with its value. Yield the names of the parameters in all blocks. `shared` are the
-    parameters outside of blocks."""
+    """Translate named blocks into the values of one axis. A block's parameters apply only to cells
+    with the block's value. Yield the names of each block's parameters. `shared` are the parameters
+    outside of blocks."""
     read = {name: _Block(draft, entries_of(node)) for name, (_, node) in blocks.items()}
     read = {name: block for name, block in read.items() if block.names}
     for name, (line, _) in blocks.items():
@@ -180,7 +180,7 @@ def _leaves(node: Node, above: str) -> Iterator[tuple[str, int, Node]]:
 
 
 def _values(about: Mapping[str, object]) -> object | None:
-    """Return the values of a parameter in `grid` as an axis; None if there is no counterpart."""
+    """Translate a parameter in `grid` to a list or a range. Return None if that is not possible."""
     kind, options = about["type"], about.get("options")
     low, high, count = about.get("min"), about.get("max"), about.get("num", about.get("step", 1))
     if kind == "choice" and is_list(options):
@@ -216,7 +216,6 @@ def _python(value: object) -> object:
 
 
 def _slurm(draft: Draft, node: Node) -> None:
-    """Translate a section `slurm`."""
     for key, (line, item) in entries_of(node).items():
         if key == "sbatch_options":
             for name, (place, value) in entries_of(item).items():

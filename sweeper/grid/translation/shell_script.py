@@ -64,7 +64,6 @@ class _Script:
         self.holes: dict[str, str] = {}
 
     def read(self, text: str) -> None:
-        """Read a whole script."""
         for number, line in enumerate(text.splitlines(), 1):
             if line.startswith("#SBATCH"):
                 self._sbatch(number, shlex.split(line[7:], comments=True))
@@ -377,7 +376,7 @@ def _split(words: list[str], mark: str) -> list[list[str]]:
 
 
 def _sequence(text: str) -> list[object]:
-    """Return the values of `seq [first [step]] last`, or `text` itself if it has another form."""
+    """Return the values of `seq [first [step]] last`; for any other text, return `[text]`."""
     numbers = [number_or_text(word) for word in text.split()]
     numeric = [n for n in list_of(numbers) if isinstance(n, int | float)]
     if len(numeric) != len(numbers) or not 1 <= len(numeric) <= 3:

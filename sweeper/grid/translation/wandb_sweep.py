@@ -113,7 +113,6 @@ class _Parameters:
                 self.names.append(name)
 
     def _add(self, name: str, line: int, about: dict[str, object]) -> bool:
-        """Add one parameter, and return True."""
         draft = self.draft
         if "value" in about:
             draft.fix(name, self._word(name, about["value"]))
