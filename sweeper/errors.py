@@ -80,8 +80,8 @@ class Unreachable(EnvironmentFailure):
 
 
 def is_silence(error: EnvironmentFailure) -> bool:
-    """Return whether the error means that a backend did not answer. Subclasses of `Unreachable`
-    mean that a backend refused a request."""
+    """Return whether the error means that a backend did not answer. A backend that answers, but
+    refuses a request, raises a subclass of `Unreachable`."""
     return type(error) is Unreachable
 
 
@@ -98,7 +98,7 @@ class AnotherLauncher(EnvironmentFailure):
 
     @classmethod
     def at_work(cls, sweep: str, root: str) -> "AnotherLauncher":
-        """Return the error for the second launcher of a sweep."""
+        """Return the error that a second launcher of the sweep gets."""
         import shlex
 
         return cls(

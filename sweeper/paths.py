@@ -63,12 +63,12 @@ def sources(root: str | None = None) -> str:
 
 
 def trials(root: str | None = None) -> str:
-    """Return the folder with one file for each `doctor --try` test that is not cleaned up yet."""
+    """Return the folder with one file for each `doctor --try` test that has files to remove."""
     return os.path.join(root or home(), "trials")
 
 
 def engine(root: str | None = None) -> str:
-    """Return the engine's folder: its record, lock, log and checkpoints."""
+    """Return the folder for the files of the engine (the local model service), such as its log."""
     return os.path.join(root or home(), "engine")
 
 
@@ -95,8 +95,8 @@ def hub(root: str | None = None) -> str:
 
 
 def views(root: str | None = None) -> str:
-    """Return the folder for caches of links. Each cache links to the repositories in `hub` and in a
-    user's own Hugging Face cache."""
+    """Return the folder for Hugging Face caches that contain only links: to the repositories in
+    `hub`, and to those in a user's own Hugging Face cache."""
     return os.path.join(root or home(), "hub-views")
 
 

@@ -11,8 +11,8 @@ from sweeper.errors import GridError, SweeperError
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table. On a terminal, fit it to the terminal's width. Columns of numbers are
-    aligned right, and None is printed as a dash. Terminal control sequences in strings and
-    titles are removed."""
+    aligned right, and None is printed as a dash. Terminal control sequences in the texts of
+    the table are removed."""
     columns = [sanitize(column) for column in columns]
     shown = [
         [sanitize(value) if isinstance(value, str) else value for value in row] for row in rows
@@ -107,7 +107,7 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 def measurement(key: str, value: object) -> str:
-    """Format a recorded value. Under a key such as `ended_at`, seconds since 1970 become a UTC
+    """Format a recorded value. If `key` ends with `_at`, format seconds since 1970 as a UTC
     time."""
     if key.endswith("_at") and isinstance(value, int | float) and 1e9 <= value < 1e11:
         from datetime import UTC, datetime
@@ -158,8 +158,8 @@ def warn(sentence: str) -> None:
 
 
 def complain(error: SweeperError) -> int:
-    """Print an error on standard error and return its exit code. Print one line, or one for each
-    problem of a grid."""
+    """Print an error on standard error, and return the error's exit code. A `GridError` is printed
+    with one line for each problem."""
     problems = error.problems if isinstance(error, GridError) else (str(error),)
     _print_error("\n".join(map(sanitize, problems)))
     return error.exit_code

@@ -20,8 +20,8 @@ _FOLDER = ".agents"
 
 
 class Limits(NamedTuple):
-    """The limits on all launches of agents together (None: no limit). `hours` is the total time of
-    all runs."""
+    """The limits on what all agents together may launch (None: no limit). `hours` is the total time
+    of all runs."""
 
     runs: float | None = None
     tokens: float | None = None
@@ -35,8 +35,8 @@ class Limits(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The part of the allowance that is used: the runs that agents have launched, and the
-    tokens, dollars and hours that these runs have used or may still use."""
+    """The used part of the agents' limits: the runs that agents have launched, and the tokens,
+    dollars and hours that these runs have used or may still use."""
 
     runs: int = 0
     tokens: float = 0.0
@@ -50,13 +50,13 @@ class Used(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A recorded launch of a sweep. `runs` has the ids that count against the allowance: the ids of
-    new runs, and invented ids for retries and for runs that a stage or a race will add. `budget` is
-    the budget of the whole sweep.
+    """A recorded launch or retry. `runs` has an id for each run that uses up the agents' limit: the
+    ids of new runs, and invented ids for retries and for runs that a stage or a race will add.
+    `budget` is the budget of the whole sweep (empty for retries).
 
-    `life` is the sweep's identity or, until the identity is recorded, the `path` of this entry (""
-    in entries of older versions). `agent` is the name that `sweeper agent start` gave the agent (""
-    for other agents).
+    `life` is the random text that identifies the sweep, also among removed sweeps of the same name.
+    Before this text exists, `life` is the `path` of this entry; older versions wrote "". `agent` is
+    the name that `sweeper agent start` gave the agent ("" for other agents).
     """
 
     path: str
@@ -102,8 +102,8 @@ def reserve(
     life: str | None = None,
     agent: str = "",
 ) -> Entry:
-    """Record a launch before it starts. `life` is the sweep's identity, or None for a new sweep.
-    Raises `StoreError`."""
+    """Record a launch before it starts. `life` identifies the sweep, as in `Entry` (None: a new
+    sweep). Raises `StoreError`."""
     path = f"{_FOLDER}/{time.time_ns():019}-{os.urandom(4).hex()}.json"
     entry = Entry(path, folder.name, tuple(runs), budget, life or path, agent)
     folder.store.create(path, _encoded(entry))
@@ -111,7 +111,7 @@ def reserve(
 
 
 def confirm(store: Store, entry: Entry, life: str) -> None:
-    """Replace the `life` of a recorded launch by the sweep's identity. Raises `StoreError`."""
+    """Set the `life` of a recorded launch. Raises `StoreError`."""
     store.replace(entry.path, _encoded(entry._replace(life=life)))
 
 
@@ -146,7 +146,7 @@ def entries(store: Store) -> list[Entry]:
 
 def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]:
     """Return the entries in `recorded` that belong to the existing sweep, without entries of
-    removed sweeps of the same name. Return an empty list if the sweep does not exist. Raises
+    removed sweeps of the same name. Return an empty list if no such sweep exists. Raises
     `StoreError`."""
     folder = SweepFolder(store, sweep)
     if not store.exists(folder.plan):

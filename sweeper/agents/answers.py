@@ -34,8 +34,8 @@ class Page(NamedTuple, Generic[T]):
     next: int | None
 
     def under(self, name: str, shown: Sequence[object] | None = None) -> dict[str, object]:
-        """Return the page as a dictionary, with the items under the key `name`. If `shown` is
-        given, `shown` replaces the items."""
+        """Return the page as a dictionary. The key `name` has `shown`, or the page's items if
+        `shown` is None."""
         items = self.items if shown is None else shown
         return {name: items, "total": self.total, "next_page": self.next}
 
@@ -48,23 +48,23 @@ def page(items: Sequence[T], number: int, size: int) -> Page[T]:
 
 
 class Text(NamedTuple):
-    """Text of a model, a program or a person in an answer. It is always enclosed in tags, and
-    cut to `longest` characters."""
+    """Untrusted text in an answer, written by a model, a program or a person. The text is always
+    cut to `longest` characters and enclosed in tags."""
 
     text: str
     longest: int = _LONGEST
 
 
 class Ours(str):
-    """A sentence by sweeper itself in an answer. Such a sentence contains no untrusted text, so it
-    gets no tags."""
+    """A sentence in an answer that sweeper itself wrote. The sentence contains no untrusted text,
+    so it is not enclosed in tags."""
 
     __slots__ = ()
 
 
 class Marker:
-    """A marker of the untrusted texts in one answer. The marker encloses each text in tags with a
-    random name, so that no text can contain the closing tag. The texts are cut to about `_WHOLE`
+    """A wrapper for the untrusted texts of one answer. It encloses each text in tags with a random
+    name, so that no text can contain the closing tag. The texts are cut to about `_WHOLE`
     characters in total."""
 
     def __init__(self) -> None:

@@ -95,9 +95,9 @@ def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
 
 
 def recorded_elsewhere(store: Store, plan: Plan) -> dict[str, Recorded]:
-    """Return the runs of the plan that have succeeded in another sweep, by id. Two runs have the
-    same id if their recipes, values and seeds are equal. Runs that continue other runs are left
-    out."""
+    """Find the runs of the plan that have succeeded in another sweep. Return a dict from run id to
+    the recorded run. Runs with equal recipes, values and seeds have equal ids. Runs that continue
+    other runs are left out."""
     wanted = {run.id: run for run in plan.runs if not run.parents}
     recorded: dict[str, Recorded] = {}
     for sweep in find_sweeps(store):

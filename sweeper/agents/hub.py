@@ -19,7 +19,7 @@ _PAGE = 100
 
 
 class Rows(NamedTuple):
-    """Some rows of a split, and the total number of rows of the split."""
+    """Some rows of a split of a dataset, and the total number of rows of the split."""
 
     rows: list[dict[str, object]]
     total: int

@@ -217,8 +217,8 @@ class Preparing:
 def _chosen(
     rows: Sequence[dict[str, object]], columns: Mapping[str, str]
 ) -> Sequence[dict[str, object]]:
-    """Return rows that have only the columns in `columns` ({new key: column}). Return the rows
-    unchanged if `columns` is empty. Raises `UsageError`."""
+    """Rename columns, and drop all others. `columns` is a dict from new to old name; if it is
+    empty, the rows are returned unchanged. Raises `UsageError`."""
     if not columns:
         return rows
     for number, row in enumerate(rows):

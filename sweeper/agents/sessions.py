@@ -63,7 +63,7 @@ class Grading(NamedTuple):
 
     @property
     def file(self) -> bytes:
-        """The content of the Python file that the recipes load."""
+        """The content of a Python file with the grader and its examples, which a recipe loads."""
         shown = "".join(f"    {example!r},\n" for example in map(tuple, self.examples))
         return f"{self.text.rstrip()}\n\n\nEXAMPLES = [\n{shown}]\n".encode()
 
@@ -85,8 +85,8 @@ class Spec(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A session: a run that executes an agent's orders, for example to train or to sample. `folder`
-    is the path of the orders and answers, relative to the root."""
+    """A session: a run that executes orders (requests of an agent, such as to train or to sample).
+    The orders and their answers are files in `folder`, a path relative to the root."""
 
     run: SweepRun
     kind: Kind
@@ -106,8 +106,8 @@ class Sessions:
 
     def open(self, spec: Spec, limits: Mapping[str, float]) -> Session:
         """Start a session within the allowance, or return the existing session with this name and
-        seed. A session that is held, for example because its budget is used up, continues with the
-        additional amounts in `limits`. Raises `UsageError`, and the errors of `launch`."""
+        seed. If that session is held, for example because its budget is used up, add `limits` to
+        its budget and resume it. Raises `UsageError`, and the errors of `launch`."""
         if _NAME.fullmatch(spec.name) is None:
             raise UsageError(f"{spec.name!r} is not a valid name: use a-z, digits, '.', '_', '-'")
         if self._store.is_remote:
@@ -150,8 +150,8 @@ class Sessions:
         return plan
 
     def _settings(self, spec: Spec, created: list[str]) -> dict[str, object]:
-        """Return the recipe's settings. Write the problems and the grader to files, and add the
-        paths of new files to `created`."""
+        """Return the recipe's settings for a session. Write the session's problems and grader to
+        files, and append the paths of new files to `created`."""
         for key in spec.settings:
             if key in _RESERVED:
                 raise UsageError(f"settings: {key} cannot be set: {_RESERVED[key]}")
@@ -247,7 +247,8 @@ class Sessions:
         return max((int(name.rpartition("/")[2][:6]) for name in names), default=0)
 
     def order(self, session: Session, order: Mapping[str, object]) -> int | None:
-        """Create an order and return its number. Return None if another order has no answer yet."""
+        """Create an order (a request to the session), and return the order's number. Return None
+        if the previous order has no answer yet."""
         last = self.last(session)
         if last and self.answer(session, last) is None:
             return None
@@ -259,11 +260,11 @@ class Sessions:
         return last + 1
 
     def ordered(self, session: Session, number: int) -> dict[str, object]:
-        """Return an order by its number. Raises `NotFound`."""
+        """Return the order with this number. Raises `NotFound`."""
         return _document(read_json(self._store, f"{session.folder}/orders/{number:06d}.json"))
 
     def answer(self, session: Session, number: int) -> dict[str, object] | None:
-        """Return the answer to an order; None if there is no answer yet."""
+        """Return the answer to the order with this number; None if there is no answer yet."""
         path = f"{session.folder}/answers/{number:06d}.json"
         with suppress(NotFound):
             return _document(read_json(self._store, path))
@@ -281,8 +282,8 @@ def _document(progress: Mapping[str, object]) -> dict[str, object]:
 
 
 def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) -> Plan:
-    """Plan the sweep for the seeds of `spec` and of the recorded plan `before`. Raises `UsageError`
-    if the sweep exists with other settings, and `GridError` for invalid settings."""
+    """Plan the session's sweep, with the seed of `spec` and all seeds of the recorded plan `before`
+    (None: a new sweep). Raises `UsageError` if `before` has other settings, and `GridError`."""
     from sweeper.planner.plan import plan
 
     seeds = {run.seed for run in before.runs if run.seed is not None} if before else set[int]()

@@ -348,9 +348,9 @@ class Training:
         busy_seconds: float,
         only: Kind | None = None,
     ) -> dict[str, object]:
-        """Execute an order and return its result. Wait at most `busy_seconds` for the previous
-        order to end, and at most `seconds` for the result. Raises `UsageError` if the previous
-        order does not end in time, or if the session's kind is not `only` (None: any kind)."""
+        """Send an order (a request) to a session, and return the result. Wait at most
+        `busy_seconds` for the previous order to end, and at most `seconds` for the result. Raises
+        `UsageError` if the previous order does not end, or if the session is not of kind `only`."""
         live = await asyncio.to_thread(self._sessions.find, session)
         if only is not None and live.kind != only:
             raise UsageError(f"{live.name} is a session of {live.kind}: use train_{live.kind}_step")
@@ -376,9 +376,9 @@ class Training:
     async def _answer(
         self, ctx: Client, live: Session, number: int, order: Mapping[str, object], seconds: float
     ) -> dict[str, object]:
-        """Wait at most `seconds` for the answer to an order, and report progress to the client. If
-        there is no answer yet, return `done: False` and the progress. Raises `UsageError` if the
-        order failed."""
+        """Wait at most `seconds` for the answer to an order, and report progress to the client.
+        Without an answer, return a dict with `done: False` and the progress. Raises `UsageError` if
+        the order failed."""
         sessions = self._sessions
         deadline = time.monotonic() + seconds
         checked = reported = 0.0

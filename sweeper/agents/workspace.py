@@ -27,8 +27,8 @@ agent."""
 
 
 class GridPreview(NamedTuple):
-    """A preview of the launch of a grid. `reused` has the runs, by id, that have succeeded in other
-    sweeps. `launch` is the preview of a launch of all other runs."""
+    """A preview of the launch of a grid. `reused` is a dict from run id to a run that has succeeded
+    in another sweep and is not launched. `launch` is the preview for all other runs."""
 
     launch: LaunchPreview
     reused: Mapping[str, Recorded]
@@ -70,9 +70,9 @@ class Workspace:
             )
 
     def preview(self, grid: str, overrides: Sequence[str], *, again: bool) -> GridPreview:
-        """Plan a grid and preview its launch. Runs that have succeeded in another sweep and are new
-        in this sweep are left out. If `again` is set, or if the grid has stages or is a race, all
-        runs are included. Raises `UsageError`."""
+        """Plan a grid and preview its launch. Leave out runs that have succeeded in another sweep,
+        except runs that are already recorded in this sweep. Leave out nothing if `again` is set, or
+        if the grid has stages or is a race. Raises `UsageError`."""
         planned = planned_for(self.grids, grid, overrides)
         reused: dict[str, Recorded] = {}
         if not again and not planned.stages and planned.race is None:
@@ -147,8 +147,8 @@ class Workspace:
         return retry_runs(sweep, runs)
 
     def _life(self, sweep: str, launches: Sequence[allowance.Entry]) -> str | None:
-        """Return the sweep's identity, and record it as the `life` of all `launches`. Return None
-        if `launches` is empty, because no agent has launched the sweep."""
+        """Return the text that identifies the sweep, and record it as the `life` of `launches`.
+        Return None if `launches` is empty, because then no agent has launched the sweep."""
         if not launches:
             return None
         life = SweepFolder(self.store, sweep).ensure_identity()
@@ -192,8 +192,8 @@ class Workspace:
                 raise
 
     def _require_room(self, sweep: str, left: Mapping[str, float]) -> None:
-        """Raise `UsageError` if more is left of the sweep's own budget than of the allowance
-        (`left`)."""
+        """Raise `UsageError` if the sweep's own budget allows it to use more than `left`, the rest
+        of the allowance."""
         recorded = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
         now = allowance.used(self.store, recorded)._asdict()
         for name in left.keys() - {"runs"}:
@@ -208,10 +208,10 @@ class Workspace:
     def _caps(
         self, preview: GridPreview, limits: Mapping[str, float], left: Mapping[str, float], new: int
     ) -> dict[str, float]:
-        """Return the limits on the launch's tokens, dollars and hours: the requested `limits`, and
-        for each other limit of the allowance the amount in `left` (0 if no run is new). `new` is
-        the number of new runs. Raises `UsageError` if the launch may exceed a limit, or if it
-        executes commands although the allowance limits tokens or dollars."""
+        """Return the limits on the launch, as a dict from `tokens`, `usd` and `hours` to amounts.
+        An amount is the one in `limits`, or else the one in `left`, the rest of the allowance (0 if
+        no run is new). `new` is the number of new runs. Raises `UsageError` if the launch may
+        exceed a limit, or executes commands although the allowance limits tokens or dollars."""
         if new > left.get("runs", new):
             raise UsageError(
                 f"{plural(new, 'more run')} would exceed what is left of the budget: "
@@ -254,7 +254,7 @@ class Workspace:
         self, plan: Plan, caps: Mapping[str, float], launches: Sequence[allowance.Entry]
     ) -> dict[str, float]:
         """Return the budget of the whole sweep: the amounts that earlier launches have used or may
-        still use, plus `caps`. The grid's own budget is an upper limit."""
+        still use, plus `caps`, but no amount above the grid's own budget."""
         spent = allowance.used(self.store, launches)._asdict()
         of_grid = {} if plan.budget is None else plan.budget.document()
         total = {name: float(spent[name]) + cap for name, cap in caps.items()}
@@ -264,7 +264,8 @@ class Workspace:
         return total
 
     def _recheck(self) -> None:
-        """Raise `UsageError` if this and concurrent launches together exceed the allowance."""
+        """Raise `UsageError` if the recorded launches exceed the allowance. Another server may have
+        recorded a launch at the same time."""
         used = allowance.used(self.store, allowance.entries(self.store))
         for name, most in self.limits._asdict().items():
             if most is not None and getattr(used, name) > most * (1 + 1e-9):

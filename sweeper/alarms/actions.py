@@ -37,8 +37,6 @@ _TAIL_BYTES = 16_384
 
 
 class _Command(NamedTuple):
-    """A running command: its alarm, arguments, process, output file and start time."""
-
     alarm: Alarm
     argv: list[str]
     process: subprocess.Popen[bytes]
@@ -132,8 +130,8 @@ class AlarmActions:
             self.check()
 
     def _stop_runs(self, alarm: Alarm) -> bool:
-        """Request to stop some of the runs that the alarm stops. Return whether no run is left to
-        stop."""
+        """If the alarm stops runs, request the stop of the next `_STOPS_AT_ONCE` runs. Return False
+        if runs may be left to stop."""
         if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
             return True
         if self._stopping is None:
@@ -150,8 +148,8 @@ class AlarmActions:
         return False
 
     def _cancel(self, run: str, alarm: Alarm) -> None:
-        """Request to stop a run, as `sweeper cancel` does. Do nothing if the alarm's own run has
-        begun another attempt."""
+        """Request the stop of a run, as `sweeper cancel` does. Do nothing if the alarm is about an
+        earlier attempt of this run."""
         view = self._run_table.views.get(run)
         if view is None or (run in self._run_table.retired and view.state.state not in OPEN):
             return
@@ -280,8 +278,8 @@ def _who(alarm: Alarm) -> str:
 
 
 def _tail(output: IO[bytes]) -> bytes:
-    """Return the end of a file without a partial first line, because part of a secret would not be
-    masked."""
+    """Return the last lines of a file. Leave out an incomplete first line, because an incomplete
+    secret in it would not be masked."""
     start = max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES)
     output.seek(start)
     data = output.read()

@@ -69,9 +69,9 @@ _WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
 
 
 def role_of(role: str, keys: Iterable[str]) -> str | None:
-    """Return the key with the role `role`: the likeliest of the role's usual keys, or else the
-    shortest key that matches the role's pattern. The pattern does not apply to keys of evaluations,
-    settings (`kl_coef`) and negated values (`neg_reward`). Return None if no key has the role."""
+    """Return the key with the given role in `ROLES`, such as `reward` (None: no key has it). It is
+    the first of the role's usual keys, or else the shortest key that matches the role's pattern.
+    Keys of evaluations, settings (`kl_coef`) and negated values (`neg_reward`) do not match."""
     present = list(keys)
     for key in ROLES[role][0]:
         if key in present:
@@ -192,12 +192,12 @@ class Series:
                 self.best_ten, self.since_best = mean, 0
 
     def record(self) -> None:
-        """Count the new row as a row with a number under the key, which may be NaN or infinite."""
+        """Count the new row as one in which the key has a number, NaN or infinity."""
         self.gap = max(self.gap, self.after)
         self.after, self.named, self.recorded = 0, False, True
 
     def miss(self, row: Mapping[str, object]) -> None:
-        """Count the new row as a row without a number under the key."""
+        """Count the new row as one in which the key is missing or is not a number."""
         self.after += 1
         if self.key in row:
             self.named, self.other = True, row[self.key]
@@ -219,12 +219,12 @@ class Series:
 
 
 class History:
-    """The values that one attempt has recorded. `series` has one series for each role that a
-    recorded key has, and `metric` is the series of the metric by which runs are compared.
+    """The values that one attempt has recorded. `series` is a dict from a role in `ROLES`, such as
+    `reward`, to its values. `metric` has the values of the metric by which runs are compared.
 
     `malformed` counts the lines of metrics that are not JSON objects, and `unlike` describes the
     first such line. `usual_mismatch` is the median `first_mismatch` of the sweep's other runs of
-    the same model, or None if there are no such runs. `drifts` is explained in `Seen`.
+    the same model (None: no such runs). `drifts`: a step updates the policy several times.
     """
 
     def __init__(self, metric: str | None = None) -> None:
@@ -240,8 +240,8 @@ class History:
         self._seen: set[str] = set()
 
     def add(self, row: Mapping[str, object], extra: Mapping[str, float] | None = None) -> None:
-        """Add a row of metrics. `extra` maps roles to values that were computed from the rollouts
-        of the same step."""
+        """Add a row of metrics. `extra` is a dict from role, such as `length`, to a value that was
+        computed from the rollouts of the same step."""
         self.row = dict(row)
         unseen = [key for key in row if key not in self._seen]
         if unseen and len(self._seen) < _MOST_KEYS:

@@ -41,8 +41,8 @@ _Machine = tuple[str, str | None]
 
 
 class _MachineAlarm(NamedTuple):
-    """An alarm about a machine. `attempt` is the (run, attempt) with the alarm. `spared` has later
-    alarms about the machine, as (run, attempt, rule), which were not recorded."""
+    """An alarm about a machine. `attempt` is the (run, attempt) that raised it. `spared` has the
+    (run, attempt, rule) of each later detection on the machine, for which no alarm was raised."""
 
     attempt: tuple[str, int]
     spared: set[tuple[str, int, str]]
@@ -188,8 +188,8 @@ class AlarmMonitor:
         return view.state.state is State.RUNNING and view.state.attempt == attempt
 
     def _stands(self, run: str, attempt: int) -> bool:
-        """Return whether an alarm of this attempt still covers the other runs on the machine: the
-        attempt is running, or was asked to stop."""
+        """Return whether the attempt is running or was asked to stop. While this is so, other runs
+        on the machine do not repeat the attempt's alarm."""
         if self._is_running(run, attempt):
             return True
         view = self._run_table.views.get(run)

@@ -95,8 +95,8 @@ class Notifier:
 
     def end(self, counts: str, held: str | None, states: Mapping[str, tuple[str, int]]) -> None:
         """Record and send the message about the end of the sweep. `counts` describes the outcomes
-        of the runs. `held` says why the sweep is held (None: it is not held). `states` maps each
-        run to its state and attempt. The end after a retry has other `states`, and gets another
+        of the runs. `held` says why the sweep is held (None: it is not held). `states` is a dict
+        from run to (state, attempt). Another call with the same `states` sends no second
         message."""
         if "end" in self._notify.on:
             why = f"; {held}" if held else ""

@@ -46,9 +46,9 @@ class Alarm(NamedTuple):
     the alarm was raised (UTC, ISO 8601).
 
     The evidence: `key` had `value` at `step`, and `bound` is the threshold. Each of these may be
-    None. `message` describes the problem, and `advice` says what to do. `actions` are the actions
-    that the alarm triggers by the grid's `on_alarm`: "run", "stop run", "stop sweep". `stacks` has
-    the Python stacks of a stalled recipe's threads.
+    None. `message` describes the problem, and `advice` says what to do. `actions` has the actions
+    from the grid's `on_alarm`: "run" (run a command), "stop run" or "stop sweep". `stacks` has the
+    Python stacks of a stalled recipe's threads.
     """
 
     run: Unstored[str]

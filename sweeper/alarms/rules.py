@@ -35,8 +35,8 @@ _NEAR_ZERO = 0.1
 
 
 class RowRule(NamedTuple):
-    """A rule that judges rows of metrics. The rule is applied to rows that have a key with one of
-    the roles `watches`, or to every row if `watches` is empty."""
+    """A rule that judges rows of metrics. `watches` has roles, such as `reward`. The rule judges
+    the rows with a finite value for one of these roles, or every row if `watches` is empty."""
 
     name: str
     watches: tuple[str, ...]
@@ -46,9 +46,9 @@ class RowRule(NamedTuple):
 def judge(
     history: History, limits: Mapping[str, Thresholds], failed: Callable[[str, Exception], object]
 ) -> dict[str, Evidence]:
-    """Apply the rules in `limits` to the newest row of `history`. Return the evidence by rule, for
-    each rule that found a problem. If a rule raises an error, call `failed` with the rule and the
-    error, and continue with the next rule."""
+    """Apply the rules in `limits` to the newest row of `history`. Return a dict from rule to
+    evidence, for the rules that found a problem. If a rule raises an error, call `failed` with the
+    rule and the error, and continue with the next rule."""
     by_rule: dict[str, Evidence] = {}
     for rule in ROW_RULES:
         thresholds = limits.get(rule.name)

@@ -46,8 +46,8 @@ class StackRequests:
         return True
 
     def answered(self, is_running: Callable[[str, int], bool]) -> Iterator[tuple[Detection, str]]:
-        """Yield each detection whose wait for stacks has ended, with the stacks. The stacks are ""
-        if the attempt ended or the time ran out before the worker answered."""
+        """Yield (detection, stacks) for each request that was answered, and (detection, "") for
+        each request whose attempt or time ended without an answer."""
         for entry in list(self._waiting):
             run, attempt = entry.noticed.run, entry.noticed.attempt
             text = self._read(entry)

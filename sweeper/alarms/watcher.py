@@ -151,10 +151,10 @@ class Seen(NamedTuple):
 
 class Criteria(NamedTuple):
     """The criteria by which a plan's attempts are judged. `limits` maps each active rule to its
-    thresholds. `lease` is in seconds. `sync_s` is the longest delay, in seconds, until metrics
-    reach the store. `is_command`: all recipes are commands. `lacks_folder`: in addition, no command
-    gets the folder of its run. `metric`: the sweep's metric (None: no metric, or one for each
-    stage)."""
+    thresholds. After `lease` seconds without a heartbeat, a worker counts as lost. Metrics reach
+    the store after at most `sync_s` seconds. `is_command`: all recipes are commands.
+    `lacks_folder`: all recipes are commands that do not get the folder of their run. `metric`: the
+    sweep's metric (None: no metric, or one for each stage)."""
 
     limits: Limits
     lease: float
@@ -176,8 +176,6 @@ class Detection(NamedTuple):
 
 
 class _Watch:
-    """The watcher's state about one attempt."""
-
     def __init__(self, tail: Tail, metric: str | None, now: float) -> None:
         self.tail = tail
         self.history = History(metric)
@@ -274,8 +272,8 @@ class Watcher:
 
     def _read_ahead(self, attempts: Sequence[Seen]) -> dict[tuple[str, int], Fresh | None] | None:
         """Read the new data of up to `_MOST_REMOTE` attempts in parallel. Return a dict from (run,
-        attempt) to the data, or to None if the store did not answer. Return None for a store on
-        this machine."""
+        attempt) to the data (None: the store did not answer). If the store is on this machine, read
+        nothing and return None."""
         if not self._folder.store.is_remote:
             return None
 

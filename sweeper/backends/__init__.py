@@ -114,8 +114,8 @@ def registered(kind: BackendType) -> Generator[None]:
 
 
 def options_of(launch: Launch, place: str) -> Mapping[str, object]:
-    """Return a plan's options for the backend of one place. If the plan sets `gpus`, the options
-    also contain `gpus` and `per_gpu`."""
+    """Return the plan's options for its backend `place`. If the plan sets `gpus`, the options also
+    contain `gpus` and `per_gpu`."""
     options = launch.options.get(place.replace("-", "_"), _NO_OPTIONS)
     if not launch.gpus:
         return options
@@ -140,13 +140,13 @@ def open_places(
     quiet: bool = False,
     accept: Callable[[str, Backend], None] | None = None,
 ) -> dict[str, Backend]:
-    """Open the backends of a plan and return them by the names of their places.
+    """Open the backends of a plan, and return a dict from name to backend.
 
-    By default, the error of a place that cannot be opened is raised. `any_place` and `quiet` change
-    this for a plan that lists its places in `launch.backends`. A place then also fails if `accept`,
-    called with the place and its backend, raises `EnvironmentFailure`. With `any_place`, each
-    failed place is returned as an `Away`. With `quiet`, each place that does not answer is returned
-    as an `Away`, and `Unreachable` is raised if every place is an `Away`.
+    By default, the error of the first backend that cannot be opened is raised. `any_place` and
+    `quiet` change this, but only if the plan lists its backends in `launch.backends`. A backend
+    then also fails if `accept(name, backend)` raises `EnvironmentFailure`. `any_place`: return an
+    `Away` for each backend that fails. `quiet`: return an `Away` for each backend that does not
+    answer, but raise `Unreachable` if no backend is left.
     """
     backends: dict[str, Backend] = {}
     for place in launch.places:
@@ -174,10 +174,10 @@ def open_places(
 
 
 class Away(Backend):
-    """A place that could not be opened, for the reason `why`. Each call tries to open the place if
-    the last try was at least `_AGAIN_SECONDS` ago, and raises `Unreachable` while the place is not
-    open. `room` and `location` never try: until the place is open, `room` returns None, and
-    `location` an empty mapping."""
+    """A stand-in for a backend that could not be opened, for the reason `why`. Each call tries to
+    open the backend if the last try was at least `_AGAIN_SECONDS` ago, and raises `Unreachable` if
+    it is still not open. The methods `room` and `location` never open the backend. Before it is
+    open, they return None and an empty mapping."""
 
     def __init__(
         self,
@@ -238,14 +238,14 @@ def capabilities_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> C
 
 
 def capabilities_at(launch: Launch, place: str) -> Capabilities:
-    """Return the capabilities of a plan's jobs at one place."""
+    """Return the capabilities of the plan's jobs at its backend `place`."""
     return capabilities_of(place, options_of(launch, place))
 
 
 def capabilities_together(launch: Launch) -> Capabilities:
-    """Return the capabilities that a plan's jobs have at every place of the plan. With several
-    places, `credentials` lists the variables of all places, `restarts` is the first that is not
-    None, and `python` is None."""
+    """Return the capabilities that a plan's jobs have at each of the plan's backends. If there are
+    several backends, `credentials` lists the variables of all, `restarts` is the value of the first
+    backend that restarts jobs, and `python` is None."""
     capabilities = [capabilities_at(launch, place) for place in launch.places]
     if len(capabilities) == 1:
         return capabilities[0]
@@ -266,7 +266,7 @@ def may_restart(launch: Launch) -> bool:
 
 
 def restarts_at(launch: Launch, place: str) -> bool:
-    """Return whether the backend of this place may restart jobs by itself. Return True also if the
+    """Return whether the plan's backend `place` may restart jobs by itself. Return True also if the
     backend is not installed on this machine or its options are incomplete."""
     try:
         return capabilities_at(launch, place).restarts is not None

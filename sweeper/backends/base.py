@@ -31,10 +31,10 @@ _NOTHING = Section()
 
 
 class JobSpec(NamedTuple):
-    """A job to start. `argv` is executed without a shell; its last element is the token. `title` is
-    the job's name for people. `resources` are the backend's options for this job, such as its
-    memory. If a backend displays its jobs, jobs with the same text `window` are shown together, at
-    most `window_panes` in one window. The recipe of a stopped job has `grace_s` seconds to save."""
+    """A job to start. `argv` is executed without a shell; its last element is `token`, the job's
+    unique name. `title` is the name that people see. `resources` are the backend's options for this
+    job, such as its memory. A backend that displays jobs shows up to `window_panes` jobs with the
+    same text `window` together. When a job is stopped, its recipe has `grace_s` seconds to save."""
 
     token: str
     title: str
@@ -102,10 +102,10 @@ class Backend(ABC):
 
     @abstractmethod
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
-        """Ask the jobs to stop: send SIGTERM to the workers of running jobs and withdraw waiting
-        jobs. Ignore unknown tokens. Return the tokens of jobs that cannot be stopped yet because
-        they are suspended or about to start; None stands for no tokens. The caller later repeats
-        the call for these tokens."""
+        """Ask the jobs to stop: send SIGTERM to the workers of running jobs, and remove waiting
+        jobs from the queue. Ignore unknown tokens. Return the tokens of jobs that cannot be stopped
+        yet, because they are suspended or about to start (None: no such jobs). The caller later
+        repeats the call for these tokens."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
@@ -130,8 +130,8 @@ class Backend(ABC):
         return None
 
     def location(self) -> Mapping[str, str]:
-        """Return fields, such as `{"cluster": "a"}`, that identify the place where the backend's
-        jobs run. The fields of a place must never change."""
+        """Return a mapping, such as `{"cluster": "a"}`, that identifies the system where the
+        backend's jobs run. For the same system, the mapping must never change."""
         return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
@@ -239,12 +239,12 @@ class BackendType(NamedTuple):
     `doc` describes the backend in one line. `open` takes the sweep's name, the sweep's folder (or
     URL) and the options. `open` raises `EnvironmentFailure` if the backend cannot be used.
     `section` declares the options. Users set options in a grid (`launch.<key>`) and in the table
-    `<key>` of their configuration file. `by_run`: the options may contain `overrides`, options for
-    some runs. `pins_gpus`: the options may contain `gpus` and `per_gpu`, which users set in
-    `launch` itself. `records_defaults`: a plan contains the defaults from the configuration file.
-    Otherwise the backend reads the defaults when it is opened (`configuration.configured`). `merge`
-    merges two mappings of options; the second, such as a grid's, takes precedence over the first,
-    such as the defaults. `capabilities` and `checks` take the options of a plan; `capabilities`
+    `<key>` of their configuration file. `by_run`: the option `overrides` sets options for some
+    runs. `pins_gpus`: the options may contain `gpus` and `per_gpu`, which users set in `launch`
+    itself. `records_defaults`: plans contain the user's defaults from the configuration file. If
+    False, the backend reads the defaults when it is opened (`configuration.configured`). `merge`
+    combines two mappings of options, such as the defaults and those of a grid. The second takes
+    precedence. `capabilities` and `checks` take the options of a plan; `capabilities`
     raises `UsageError` for incomplete options. `leftovers` takes a sweep's folder, the ids of its
     ended runs, and the ids of its succeeded runs. `manifests` takes the arguments of `open` and the
     jobs, grouped by submission, and returns a preview of each submission without querying the

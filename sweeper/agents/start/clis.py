@@ -31,8 +31,8 @@ class Setting(NamedTuple):
 
 
 class Cli(NamedTuple):
-    """An agent's program and its command line. `secrets` names the variables with the agent's keys.
-    In a sandbox, at least one of these variables must be set. `env` has more variables for the
+    """An agent's program and its command line. `secrets` names the environment variables with the
+    agent's API keys; in a sandbox, at least one must be set. `env` has more variables for the
     agent, and `passed_on` names variables that the agent inherits."""
 
     name: str

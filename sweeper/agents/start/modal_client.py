@@ -111,7 +111,7 @@ class _Session:
             await self._send(frame("alive"))
 
     async def _take(self, message: dict[str, Any], data: bytes) -> int | None:
-        """Handle a frame. Return the agent's exit code if the agent has ended, else None."""
+        """Handle a message of the relay. Return the agent's exit code, or None before its end."""
         kind, number = message["kind"], message.get("id", 0)
         if kind == "exit":
             return int(message["code"])

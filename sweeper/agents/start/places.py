@@ -45,8 +45,8 @@ class Sandbox(NamedTuple):
 
     @property
     def isolated(self) -> bool:
-        """Whether the agent can access only two folders of this machine: its own and the private
-        folder."""
+        """Whether the agent is in a sandbox, and can access no folders of this machine except its
+        own folder and the private folder."""
         return self.kind != "local"
 
     @property
@@ -229,8 +229,8 @@ class Room:
         shutil.rmtree(self._private, ignore_errors=True)
 
     def _removal(self) -> list[str]:
-        """Return the command that removes podman's container; [] for other kinds of sandboxes. This
-        user may lack the permission to kill the processes in the container."""
+        """Return the command that removes podman's container, whose processes this user may not be
+        permitted to kill. Return [] for other kinds of sandboxes."""
         if self._sandbox.kind != "podman":
             return []
         return ["podman", "rm", "-f", "-i", "-t", "0", self._container]

@@ -37,8 +37,8 @@ class Folder:
         self._lock = threading.Lock()
 
     def changed(self) -> "list[tuple[str, bytes]]":
-        """Return (path, content) of each file that this side has written since the last call. Files
-        above `LARGEST` and folders in `_SKIPPED` are left out, with a message in `notices`."""
+        """Return (path, content) of each file that this side has written since the last call. Leave
+        out files above `LARGEST` bytes and folders in `_SKIPPED`, and add messages to `notices`."""
         files: list[tuple[str, bytes]] = []
         with self._lock:
             for at, folders, names in os.walk(self.top):
@@ -95,19 +95,19 @@ class Folder:
 
 
 def frame(kind: str, data: bytes = b"", **more: Any) -> bytes:
-    """Encode a frame as a line."""
+    """Encode a message (a frame) as one line of JSON, with `data` in base64."""
     packed = {"data": base64.b64encode(data).decode()} if data else {}
     return json.dumps({"kind": kind, **packed, **more}).encode() + b"\n"
 
 
 def unpack(line: bytes) -> "tuple[dict[str, Any], bytes]":
-    """Decode a line, and return the frame and the data in it."""
+    """Decode a line that `frame` has made. Return the JSON object and the data."""
     message = json.loads(line)
     return message, base64.b64decode(message.get("data", ""))
 
 
 class Relay:
-    """The program in the sandbox that runs the agent and talks to modal_client.py in frames."""
+    """The program that runs the agent in the sandbox. It talks to modal_client.py in messages."""
 
     def __init__(self, base: str, output: "IO[bytes]") -> None:
         self.base, self._output = base, output
@@ -135,7 +135,7 @@ class Relay:
             self.send(frame("out", notices.pop(0)))
 
     def take(self, message: "dict[str, Any]", data: bytes) -> None:
-        """Handle a frame from modal_client.py."""
+        """Handle a message from modal_client.py."""
         with open(os.path.join(self.base, "alive"), "w"):
             pass
         if message["kind"] == "put":
