@@ -53,7 +53,7 @@ class TooLarge(HTTPException):
 
 
 def local_names(address: str) -> frozenset[str]:
-    """Return the valid host names of a server that listens on the loopback address `address`."""
+    """Return the host names that clients may use for a server on the loopback `address`."""
     return frozenset({"localhost", "127.0.0.1", "[::1]", address, f"[{address}]"})
 
 

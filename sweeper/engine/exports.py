@@ -61,7 +61,8 @@ def contents(checkpoint: Checkpoint, file: str) -> bytes:
 
 
 class Tickets:
-    """Keys (tickets) for downloading the files of a checkpoint, valid for an hour. Thread-safe."""
+    """Keys (tickets) to download a checkpoint's files. A ticket is valid for an hour.
+    Thread-safe."""
 
     def __init__(self, now: Callable[[], float] | None = None) -> None:
         self._now, self._lock = now or SureClock(), threading.Lock()

@@ -101,9 +101,9 @@ def hub_environment(
     models by name.
 
     The variables also disable downloads, because the Hugging Face hub has other models with the
-    same names. The user's hub cache, which `environ` determines, stays available (`hub.view`).
-    `HF_HOME` is unchanged, so programs still find the user's token and datasets. Raises EngineError
-    if the cache of tokenizers cannot be made.
+    same names. Models in the user's hub cache (`hub.user_cache(environ)`) stay available. `HF_HOME`
+    is unchanged, so programs still find the user's token and datasets. Raises EngineError if the
+    cache of tokenizers cannot be made.
     """
     root = home or paths.home()
     try:

@@ -28,7 +28,7 @@ class PassResult(NamedTuple):
 
 
 def lora_config(values: dict[str, Any]) -> lora.LoraConfig:
-    """Check a client's `lora_config`, and return it. Raises RequestError if it is invalid."""
+    """Convert a client's `lora_config`. Raises RequestError if it is invalid."""
     fields = {k: v for k, v in values.items() if k in lora.LoraConfig._fields}
     config = lora.LoraConfig(**fields)
     if not 1 <= config.rank <= lora.MAX_RANK:

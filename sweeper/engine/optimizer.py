@@ -31,7 +31,7 @@ class Moments(NamedTuple):
 
 
 def parse(values: Mapping[str, object]) -> AdamParams:
-    """Check a client's `adam_params`, and return them. Raises RequestError for an invalid value."""
+    """Convert a client's `adam_params`. Raises RequestError for an invalid value."""
     if unknown := sorted(set(values) - set(AdamParams._fields)):
         raise RequestError(f"adam_params: unknown {', '.join(unknown)}")
     numbers: dict[str, float] = {}

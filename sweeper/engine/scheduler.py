@@ -199,8 +199,8 @@ class Scheduler:
             lane.queue.append(due)
 
     def pass_over(self, lane: Lane, seconds: float) -> None:
-        """Stop waiting for a missing sequence number after `seconds`. The requests with higher
-        numbers fail, and the lane continues after the highest of these numbers."""
+        """Give up a missing sequence number for which the lane has waited `seconds`. Fail the
+        requests with higher numbers, and continue after the highest of these numbers."""
         with self._condition:
             if not lane.early or time.monotonic() - lane.early_since < seconds:
                 return

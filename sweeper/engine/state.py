@@ -89,7 +89,7 @@ class Adapter:
 
 
 class RunSummary(NamedTuple):
-    """The facts about a training run for listings, kept after its session ends. `used` is the time
+    """What listings show about a training run, also after its session has ended. `used` is the time
     of the last use in Unix seconds."""
 
     base: str

@@ -181,8 +181,8 @@ def decode_pass(message: "pb.ForwardBackwardRequest") -> PassRequest:
 
 
 def encode_pass(result: PassResult) -> bytes:
-    """Encode a ForwardBackwardOutput. Consecutive arrays of logprobs that differ only in their
-    first dimension are written as one record."""
+    """Encode a ForwardBackwardOutput. Consecutive arrays of logprobs are written as one record if
+    their shapes differ only in the first dimension."""
     message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     for key, value in result.metrics.items():
         message.metrics[key] = value

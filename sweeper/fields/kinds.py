@@ -24,7 +24,7 @@ class Kind(Protocol):
     """The interface of every kind of field."""
 
     def read(self, node: Node, where: str, problems: Problems) -> object:
-        """Return the value. For a wrong value, note the mistake and return None."""
+        """Return the value of `node`. If it is wrong, note the mistake and return None."""
         ...
 
     def schema(self) -> dict[str, object]:

@@ -173,7 +173,7 @@ def read_yaml(
 ) -> Node | None:
     """Read the single document of `text`. Return None if the document is empty or unreadable.
 
-    `fixed` is the place of every node, for text from the command line.
+    If `fixed` is set (for text from the command line), all nodes get this place.
     """
     reader = _Reader(source, problems, fixed)
     size = len(text.encode("utf-8", "surrogatepass"))

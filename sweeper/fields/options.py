@@ -42,7 +42,7 @@ def section_of(
 
 
 def kind_of(key: str, hint: Any) -> Kind:
-    """Return the kind of a field according to its type and its bounds."""
+    """Return the kind of a field. The kind depends on the field's type and its bounds."""
     annotated, *marks = get_args(hint)
     minimum = next((mark.bound for mark in marks if isinstance(mark, codec.AtLeast)), 0)
     most = next((mark.bound for mark in marks if isinstance(mark, codec.AtMost)), COUNT)

@@ -28,7 +28,7 @@ class Uncomputable(Exception):
 
 
 class Expression(NamedTuple):
-    """A parsed expression with its keys. `size` counts its keys, constants and operations."""
+    """A parsed expression and the keys in it. `size` counts its keys, constants and operations."""
 
     text: str
     tree: ast.expr

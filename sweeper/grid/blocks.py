@@ -175,8 +175,8 @@ def read_axis(
 def check_overlap(
     blocks: Iterable[Block], problems: Problems, taken: "Taken | None" = None
 ) -> None:
-    """Report two axes for the same key, and an axis whose key is below the key of another axis.
-    Axes are also compared with the keys in `taken`, and added to `taken`."""
+    """Report two axes for the same key, and an axis whose key is below the key of another axis. The
+    keys in `taken` count as axes too. Add the keys of the axes to `taken`."""
     taken = Taken() if taken is None else taken
     for block in blocks:
         for key, settings in block.axes.items():

@@ -20,8 +20,8 @@ def one_of(words: Collection[str]) -> Item:
 
 
 def word_with(holes: Sequence[str]) -> Item:
-    """Return the check for a word of a command. Its placeholders are the names in `holes`, in
-    braces. `{{` and `}}` are literal braces. A number is also a valid word."""
+    """Return the check for a word of a command. The word may contain the names in `holes` in
+    braces, as placeholders. `{{` and `}}` are literal braces. A number is also a valid word."""
 
     def wrong(word: str) -> str | None:
         if not word:
