@@ -88,8 +88,8 @@ def extended(
 
 
 def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Merge the grid `text` with the files that it extends, given as (path, text) in the order that
-    `extended` returns. Raises `GridError`."""
+    """Merge the grid `text` with the files that it extends. `extends` has (path, text) of these
+    files in the order of `extended`. Raises `GridError`."""
     problems = Problems()
     layers: list[Node] = []
     for path, layer_text in (("", text), *extends):

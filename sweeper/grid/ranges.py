@@ -78,7 +78,7 @@ def _logarithmic(given: list[Decimal]) -> list[Decimal]:
 
 def _steps(start: Decimal, end: Decimal, count: Decimal) -> Decimal:
     """Return the number of steps between `count` values. Raises `_Mistake` for a wrong `count`, or
-    for equal ends."""
+    if `start` equals `end`."""
     if count != int(count) or not 2 <= count <= MAX_VALUES:
         raise _Mistake(f"a count of values as its third number, 2 to {MAX_VALUES}")
     if start == end:

@@ -16,7 +16,7 @@ _NO_FIELD = "none"
 
 class Seeds(NamedTuple):
     """The recipe's field for the seed, and the seeds. If `field` is None, the recipe gets no seed,
-    and the seeds only number the runs of a cell. If `least` is set, this is a race: every cell gets
+    and seeds only tell the runs of a cell apart. If `least` is set, this is a race: every cell gets
     the first `least` seeds, and only cells that may still be the best get the other seeds."""
 
     field: str | None

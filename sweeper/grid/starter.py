@@ -196,7 +196,7 @@ def starter_text(
 
 
 def recipe_names() -> dict[str, str]:
-    """Return the short names of recipes, with their modules."""
+    """Return a dict from the short names of recipes to modules."""
     from importlib import metadata
 
     points = metadata.entry_points(group="sweeper.recipes")

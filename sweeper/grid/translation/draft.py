@@ -249,8 +249,8 @@ def braced(word: str) -> str:
 
 
 def number_or_text(text: str) -> object:
-    """Return the number in a text. Return the text itself if it is no number, or an integer in
-    another form (`007`)."""
+    """Return the number in a text. Return the text itself if it is no number, or if it is an
+    integer in another form (`007`)."""
     try:
         value = scalar(text)
     except ValueError:

@@ -94,8 +94,8 @@ def _as_chz(config: object, where: str) -> object:
 
 
 def _values_of_all(configs: list[object]) -> list[dict[str, object]]:
-    """Return the values of each config by dotted key. A key that has its default value in all
-    configs is left out. Raises `UsageError`."""
+    """Return a dict from dotted keys to values for each config. A key that has its default value in
+    all configs is left out. Raises `UsageError`."""
     keys = dict.fromkeys(key for config in configs for key in _given(config, changed=True))
     all_values: list[dict[str, object]] = []
     for number, config in enumerate(configs):
