@@ -16,9 +16,9 @@ _SECONDS = 3600
 
 
 class Billed(NamedTuple):
-    """The key of a count of billed tokens. The hour begins at `hour` (Unix seconds). `kind` is the
-    kind of token, named as in Tinker's billing. `cached` is True for prompt tokens that were in the
-    cache of prompts."""
+    """The key under which billed tokens are counted. The hour begins at `hour` (Unix seconds).
+    `kind` is the kind of token, named as in Tinker's billing. `cached` is True for prompt tokens
+    that were in the cache of prompts."""
 
     hour: int
     session: str

@@ -50,7 +50,7 @@ class Prefixes:
 
     def find(self, owner: int, parts: list[bytes]) -> list[CachedBlock]:
         """Return the cached blocks at the start of a prompt, up to the first block that is not
-        cached. `parts` has the tokens of each block."""
+        cached. `parts` has the tokens of each block of the prompt."""
         matches, above = list[CachedBlock](), _ROOT
         with self._lock:
             keys = list[_Key]()

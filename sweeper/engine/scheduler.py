@@ -135,7 +135,7 @@ class _Job(NamedTuple):
 
 class Lane:
     """A queue of requests. If `ordered`, the requests run one at a time, in the order of their
-    sequence numbers, which begin at 1. Otherwise each thread takes the newest request, but every
+    sequence numbers, which begin at 1. Otherwise the threads take the newest request, but every
     eighth time the oldest one."""
 
     def __init__(self, *, ordered: bool) -> None:

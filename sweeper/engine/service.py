@@ -37,7 +37,7 @@ _MISSING_SECONDS = 600.0
 
 
 def _owner(name: str, kind: str) -> str:
-    """Return the session's id from `name`, the id of a run or sampler of the session."""
+    """Return the id of a session. `name` is the id of one of its runs or samplers."""
     return name.rpartition(f":{kind}:")[0]
 
 

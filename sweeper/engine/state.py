@@ -151,9 +151,9 @@ class Registry:
     def __init__(
         self, spill: str, on_drop: Callable[[Lane], None], on_idle: Callable[[Adapter], None]
     ) -> None:
-        """Call `on_drop` with the lane of each removed training client, and of each sampler whose
-        session has ended. Call `on_idle` with the adapter of each sampler that is moved to disk or
-        removed."""
+        """Set the callbacks. `on_drop` gets the lane of each removed training client, and of each
+        sampler whose session has ended. `on_idle` gets the adapter of each sampler that is moved to
+        disk or removed."""
         self._lock = threading.Lock()
         self._spill, self._on_drop, self._on_idle = spill, on_drop, on_idle
         shutil.rmtree(spill, ignore_errors=True)  # left by an engine that crashed

@@ -132,8 +132,8 @@ def scalar(text: str) -> object:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text needs no quotes: YAML reads it as the same string, and people see all
-    of its characters."""
+    """Return whether a text needs no quotes: YAML reads it as the same string, and all of its
+    characters are visible."""
     if not text or text != text.strip() or "  " in text or not text.isprintable():
         return False
     try:

@@ -35,8 +35,8 @@ class Condition(NamedTuple):
 
 
 class When(NamedTuple):
-    """One entry of the section: its conditions by key, and the values and axes for cells that meet
-    all conditions."""
+    """One entry of the section `when`: its conditions by key, and the values and axes for cells
+    that meet all conditions."""
 
     conditions: dict[str, Condition]
     base: dict[str, Setting]
