@@ -73,8 +73,8 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 def _place(row: Mapping[str, Any], leaders: tuple[str, ...]) -> str:
     """Describe how a cell compares with the best cell. Return "" for a cell that was not compared,
-    such as the best cell itself. `leaders` are the best cells of blocks that are judged
-    separately."""
+    such as the best cell itself. If the grid has several blocks, `leaders` has the best cell of
+    each block."""
     if row["cell"] in leaders:
         return "best of its block"
     if row["told_apart"] is None:

@@ -58,7 +58,7 @@ def _add_sampling(verb: ArgumentParser) -> None:
 
 
 class _Weights(NamedTuple):
-    """The options and the environment of the process that samples from the chosen weights."""
+    """The command-line options and the environment variables of the sampling process."""
 
     options: dict[str, object]
     environment: dict[str, str]

@@ -15,9 +15,9 @@ from sweeper.sweep.plan import Plan
 
 
 class Checkpoint(NamedTuple):
-    """A model to sample from. `name` is for output. `model` is the base model. `address` is the
-    address or folder of the weights, or None for the base model itself. `service` is the run's
-    model service. `model` and `service` are None if unknown."""
+    """A model to sample from. `name` is shown to the user. `model` is the name of the base model.
+    `address` is the URL or the folder of the trained weights (None: sample from the base model).
+    `service` is the run's model service. `model` and `service` are None if unknown."""
 
     name: str
     model: str | None
@@ -26,8 +26,8 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_named(arguments: Namespace, name: str) -> Checkpoint:
-    """Return the checkpoint at the address `name`, or the last checkpoint of the run with this name
-    or folder. Raises `NotFound`."""
+    """Return the checkpoint that `name` means. `name` is the URL of a checkpoint, or the name or
+    folder of a run; a run means its last checkpoint. Raises `NotFound`."""
     if name.startswith("tinker://"):
         return Checkpoint(name, None, name)
     if os.path.isfile(os.path.join(name, "checkpoints.jsonl")):
@@ -65,7 +65,7 @@ def _address(record: Mapping[str, object]) -> str | None:
 def service_environment(service: str | None = None) -> dict[str, str]:
     """Return the environment variables with which the SDK finds a service (`tinker` or `local`).
     Without `service`, return {} if `TINKER_BASE_URL` or `TINKER_API_KEY` is set, else the variables
-    for this user's engine. Raises `UsageError`, `EnvironmentFailure`."""
+    for the user's local engine. Raises `UsageError`, `EnvironmentFailure`."""
     from sweeper.engine import lifecycle
 
     if service is not None:

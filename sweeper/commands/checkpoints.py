@@ -48,8 +48,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """List checkpoints. `--delete` then deletes the checkpoints that need not be kept, and `--ttl`
-    sets when these checkpoints expire. `--ttl never` applies to all listed checkpoints."""
+    """List checkpoints, then execute `--delete` or `--ttl`. Both skip the checkpoints that must be
+    kept. Only `--ttl never`, which deletes nothing, changes all listed checkpoints."""
     keep = _keep(arguments.keep)
     ttl = _ttl(arguments.ttl)
     if arguments.delete and arguments.ttl is not None:
@@ -118,7 +118,7 @@ def _show(checkpoints: Sequence[RunCheckpoint], spared: dict[str, str]) -> None:
 
 def _act(service: Service, targets: Sequence[Kept], arguments: Namespace, ttl: int | None) -> None:
     """Delete checkpoints, or set when they expire. Raises `UsageError` if the user does not
-    confirm, or if there is no terminal to ask."""
+    confirm. Without a terminal, `--yes` must be given."""
     if not targets:
         say("nothing to change: all checkpoints are kept")
         return

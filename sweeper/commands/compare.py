@@ -61,9 +61,9 @@ def run_checkpoints(arguments: Namespace) -> int:
 
 
 def _sides(arguments: Namespace) -> list[Checkpoint]:
-    """Return the models to compare. The name `base` stands for the model of `--model`, or else for
-    the base model of the named runs. Raises `UsageError` if these runs have no common base
-    model."""
+    """Return the models to compare. The argument `base` means the model of `--model`, or else the
+    base model that the other arguments have in common. Raises `UsageError` if `base` is given and
+    there is no such model."""
     checkpoints = [
         Checkpoint(name, None, None) if name == BASE else checkpoint_named(arguments, name)
         for name in arguments.checkpoints
@@ -338,7 +338,7 @@ def run(arguments: Namespace) -> int:
 
 def _are_runs(registry: Registry, arguments: Namespace) -> bool:
     """Return True to compare single runs, False to compare two sweeps or two cells. `--where`,
-    `--state` and `--all` need single runs. `--metric`, `--goal` and `--at` need sweeps or cells."""
+    `--state` and `--all` imply single runs. `--metric`, `--goal`, `--at` imply sweeps or cells."""
     if len(arguments.runs) != 2 or arguments.where or arguments.state or arguments.all:
         return True
     if arguments.metric or arguments.goal or arguments.at:

@@ -58,8 +58,8 @@ def _on_disk(completer: Callable[[str], Iterable[str]]) -> "_Offer":
 
 
 def _keys(prefix: str, arguments: Namespace) -> Iterable[str]:
-    """Return `seeds`, all keys of `launch`, and the keys that the grid sets. Other fields of the
-    recipe are left out, because importing the recipe may be slow."""
+    """Return the keys that an override can name: `seeds`, all keys of `launch`, and the recipe's
+    settings in the grid. Other settings are left out, since importing the recipe may be slow."""
     from sweeper.grid import load_grid
     from sweeper.grid.launch import SECTION, backend_fields
 
@@ -72,7 +72,7 @@ def _keys(prefix: str, arguments: Namespace) -> Iterable[str]:
 
 
 def _store(arguments: Namespace) -> Store:
-    """Return the store whose sweeps are offered: the last `--root`, or the default root."""
+    """Return the store at the last `--root` of the command line, or else at the default root."""
     root: str | list[str] | None = arguments.root
     return open_store((root[-1] if isinstance(root, list) else root) or default_root())
 
@@ -85,8 +85,8 @@ def _sweeps(prefix: str, arguments: Namespace) -> Iterable[str]:
 
 
 def _runs(prefix: str, arguments: Namespace) -> Iterable[str]:
-    """Return all sweeps as `sweep/` or, if the prefix has a slash, the runs of the sweep before
-    the slash."""
+    """Return `SWEEP/` for each sweep. If the prefix is `SWEEP/...`, return `SWEEP/RUN` for each
+    run of this sweep instead."""
     sweep, slash, _ = prefix.partition("/")
     if not slash:
         return (f"{name}/" for name in _sweeps(prefix, arguments))
@@ -128,7 +128,7 @@ def _backends(prefix: str, arguments: Namespace) -> Iterable[str]:
 
 
 def _subjects(prefix: str, arguments: Namespace) -> Iterable[str]:
-    """Return all sweeps and, if the prefix has a slash, also runs."""
+    """Return the names of all sweeps, and the results of `_runs`."""
     return [*_sweeps(prefix, arguments), *_runs(prefix, arguments)]
 
 

@@ -40,8 +40,8 @@ _Row = tuple[tuple[object, ...], Spent]
 def show(
     costs: Sequence[tuple[RecordedRun, Spent]], registry: Registry, arguments: Namespace
 ) -> int:
-    """Print the counted and the billed usage of each run or cell, the totals, and an explanation
-    of the difference."""
+    """Print the usage of each run or cell, as the runs recorded it and as the service billed it.
+    Also print the totals, and explain differences."""
     if arguments.by not in ("run", "cell"):
         raise UsageError("--billing needs --by run or --by cell")
     if len(registry.roots) > 1:
@@ -156,9 +156,9 @@ def _rows(
     costs: Sequence[tuple[RecordedRun, Spent]], keys: Sequence[str], table: prices.Prices
 ) -> list[_Row]:
     """Return the costs of each combination of values of the keys, sorted by the first key, then by
-    the second, and so on. Days ascend; other values keep the order of their first appearance.
-    Raises `UsageError` if `chain` is combined with another key, and `NotFound` for a key that no
-    run has."""
+    the second, and so on. The values of a key are in the order of their first appearance; days are
+    in the order of time. Raises `UsageError` if `keys` contains `chain` and another key, and
+    `NotFound` for a key that no run has."""
     prefix = prefixes(run for run, _ in costs)
     if _CHAIN in keys:
         if len(keys) > 1:
@@ -185,8 +185,8 @@ def _rows(
 
 
 def _names(run: RecordedRun, prefix: str) -> dict[str, object]:
-    """Return {key: value} for a run: its settings, name, cell and stage (without stages, the
-    sweep). Add `prefix` to the name, the cell and the stage."""
+    """Return the settings of a run, and its name, cell and stage, each of the three after `prefix`.
+    For a run without a stage, use the name of the sweep as the stage."""
     stage = f"{prefix}{run.stage or run.sweep}"
     return {**run.config, _RUN: prefix + run.name, _CELL: prefix + run.cell, _STAGE: stage}
 

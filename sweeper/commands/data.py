@@ -79,9 +79,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | None":
-    """Return the examples of a run; None if the recipe cannot show examples. Add answers that are
-    sampled from the run's last checkpoint or from `--checkpoint`. If sampling fails, raise the
-    error if the user gave `--checkpoint`, else leave the answers out."""
+    """Return the examples of a run; None if the recipe cannot show examples. The examples include
+    answers that are sampled from `--checkpoint`, or else from the run's last checkpoint. If
+    sampling fails, leave the answers out, but raise the error if `--checkpoint` was given."""
     recipe, count = plan.of(planned.stage).recipe, arguments.examples
     environment, chosen = _environment(plan), arguments.checkpoint
     name = chosen if chosen or _is_grid(arguments.of) else arguments.of

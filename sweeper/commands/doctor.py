@@ -88,8 +88,8 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
 
 
 def trial_request(name: str, grid: str | None) -> "TrialRequest":
-    """Return what runs of a grid would request from the backend `name`. `grid` is the grid's
-    path, or None to use the options of the configuration file."""
+    """Return the settings with which to test the backend `name`. They come from the grid at the
+    path `grid`, or from the configuration file if `grid` is None."""
     from sweeper.commands.doctor_try import TrialRequest
 
     backend = backend_type(name)
@@ -103,8 +103,8 @@ def trial_request(name: str, grid: str | None) -> "TrialRequest":
 
 
 def declared_checks(request: "TrialRequest", root: str) -> list[Check]:
-    """Return the checks that a backend declares. If its jobs cannot read local files, also check
-    the requirements file, and whether jobs can reach the store, the service and the secrets."""
+    """Return the checks that a backend declares. If the backend's jobs cannot read local files,
+    add checks of the requirements file and of the jobs' access to store, service and secrets."""
     name, launch, service, secrets = request
     backend, options = backend_type(name), options_of(launch, name)
     checks = list(backend.checks(options))

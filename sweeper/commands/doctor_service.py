@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 def run(arguments: Namespace) -> int:
-    """Print the result of each check when it has ended. Stop at the first failure."""
+    """Check the model service, and print the result of each check. Stop at the first failure."""
     steps: list[Step] = []
     error: str | None = None
     models: list[Model] = []
@@ -119,8 +119,8 @@ def _trained(service: Service, model: str, seconds: float) -> Iterator[Step]:
 
 
 def _within(name: str, seconds: float, act: Callable[[], T]) -> T:
-    """Call `act` in a thread, because the SDK may retry for minutes, and return the result.
-    Raises `EnvironmentFailure` for errors of the SDK, and if the call takes more than `seconds`."""
+    """Return the result of `act`. Raises `EnvironmentFailure` for errors of the SDK, and if there
+    is no result after `seconds`. (The SDK may retry for minutes, so `act` runs in a thread.)"""
     answer: Future[T] = Future()
 
     def call() -> None:

@@ -46,8 +46,8 @@ _STOP_SECONDS = 90.0
 
 
 class TrialRequest(NamedTuple):
-    """The settings to test: the backend (`place`), the launch settings, the model service, and
-    the names of the secrets that runs need."""
+    """The settings to test: the name of the backend (`place`), the launch settings, the model
+    service, and the names of the secrets that runs need."""
 
     place: str
     launch: Launch
@@ -196,8 +196,8 @@ class _Trial:
         self._note: IO[str] | None = None
 
     def note(self) -> None:
-        """Write a file with the root of this test, and keep the file locked as long as this
-        process lives. Raises `EnvironmentFailure`."""
+        """Write a file with the root of the store that this test uses. Lock the file until this
+        process ends. Raises `EnvironmentFailure`."""
         path = os.path.join(paths.trials(), self._plan.name)
         try:
             os.makedirs(paths.trials(), mode=0o700, exist_ok=True)
@@ -308,7 +308,7 @@ class _Trial:
                     ask_stop(folder)
 
     def _waits_for(self) -> str:
-        """Return the reason why the job waits, as `: reason`; "" if the launcher knows none."""
+        """Return `: ` and the reason why the job waits; "" if the launcher knows no reason."""
         why = self._unreachable
         with suppress(NotFound, StoreError):
             seen = self._folder.read_observations().observed.get(self._run)

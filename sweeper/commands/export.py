@@ -188,8 +188,9 @@ def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
 
 
 def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:
-    """Create a W&B run for each run, with the run's name, configuration and rows. Return the number
-    of rows. If WANDB_MODE is not set, W&B is offline, and `wandb sync` uploads the runs later."""
+    """Create a W&B run for each run, with the run's name, configuration and metrics. Return the
+    number of logged lines of metrics. If WANDB_MODE is not set, W&B is offline, and `wandb sync`
+    uploads the runs later."""
     wandb = importlib.import_module("wandb")
     mode = os.environ.get("WANDB_MODE", "offline")
     if folder is not None:
@@ -228,9 +229,8 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
 
 
 def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
-    """Return the values and the step to log to W&B for a row. W&B accepts only whole steps of 0 or
-    more. If the row has another step, return None as the step, and keep the row's step as a
-    value."""
+    """Return the values and the step to log to W&B for a line of metrics. W&B accepts only whole
+    steps of 0 or more. Any other step is logged as a value, and None is returned as the step."""
     values = {key: _logged(value) for key, value in row.items() if value is not None}
     step = as_float(row.get("step"))
     if step is None or step < 0 or step != int(step):

@@ -39,7 +39,7 @@ _FLAGS = ("store_true", "store_false", "count")
 
 
 class Option(NamedTuple):
-    """An option of a script, with its field in a grid. `flag` is the name on the command line
+    """An option of a script, and its key in a grid. `flag` is the name on the command line
     (`--lr`), or "" for a positional argument."""
 
     flag: str
@@ -48,8 +48,8 @@ class Option(NamedTuple):
 
 def options_of(path: str) -> list[Option] | None:
     """Return the options that a Python script declares with argparse or click. Skip options that
-    take no value or have no long name. Return [] for other programs. Return None for a script that
-    uses chz, cannot be read or has syntax errors."""
+    take no value or have no long name. Return [] if the path does not end in `.py`. Return None for
+    a script that uses chz, cannot be read or has syntax errors."""
     if not path.endswith(".py"):
         return []
     try:
@@ -142,8 +142,8 @@ def _parts(options: list[Option]) -> _Parts:
 def script_text(
     name: str, script: str, options: list[Option], settings: Mapping[str, str | None], out: str
 ) -> tuple[str, list[str]]:
-    """Return a grid whose runs execute a script, and the keys that the user must fill in. The grid
-    contains these keys as comments."""
+    """Return the text of a grid whose runs execute a script. Also return the keys that the user
+    must fill in, which are commented out in the text."""
     parts = _parts(options)
     lines = [
         *head(name, script, out),

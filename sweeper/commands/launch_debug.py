@@ -62,8 +62,8 @@ def _free_name(name: str, store: Store) -> str:
 
 
 def show_pane(folder: SweepFolder, run: str) -> bool:
-    """Show the pane of `run` in tmux. Return False if the run ends first, or has no pane within a
-    minute."""
+    """Wait up to a minute for the tmux pane of `run`, and show the pane. Return False if there is
+    no pane, or if the run has ended."""
     from sweeper.backends.tmux.server import TmuxServer
 
     server, deadline = TmuxServer(), time.monotonic() + _PANE_SECONDS

@@ -254,8 +254,8 @@ class _Reader:
         self._printer.print_lines(self._printer.matching(lines))
 
     def _start_back(self, tail: Tail, files: Files) -> None:
-        """Skip all but the last `--lines` lines of a log. With `--grep`, print the last `--lines`
-        matching lines now, and skip the whole log."""
+        """Start at the last `--lines` lines of a log. With `--grep`, print the last `--lines`
+        matching lines, and start at the end of the log."""
         count: int = self._arguments.lines
         if self._arguments.grep is None:
             tail.back(files, count)
@@ -277,8 +277,8 @@ class _Reader:
 
     def _backend_lines(self, tail: Tail) -> Iterator[Line]:
         """Yield an attempt's output from the backend if the store has none. If the backend has none
-        either and the attempt is the newest, yield the reason for its failure, if there is one.
-        Each attempt is requested from the backend only once."""
+        either and the attempt is the newest, yield the reason for the run's failure, if known. In
+        later calls for the same attempt, yield nothing."""
         run, attempt = tail.run, (run_key(tail.run), tail.attempt)
         if not tail.is_empty or not run.attempts or attempt in self._requested:
             return
@@ -357,8 +357,8 @@ def _print_stacks(arguments: Namespace) -> int:
 
 
 def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") -> int:
-    """Print the messages that the launchers of each sweep logged on this machine. With `--follow`,
-    continue until the launcher of the sweep has ended."""
+    """Print what launchers have logged on this machine, one sweep after the other. With `--follow`,
+    wait for the end of a sweep's launcher before the next sweep."""
     if arguments.json or arguments.state or arguments.where:
         raise UsageError("--launcher works only with names of sweeps, --follow, --lines and --grep")
     registry = open_registry(arguments)

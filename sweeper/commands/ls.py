@@ -111,8 +111,8 @@ def _print_table(
     *,
     with_code: bool,
 ) -> None:
-    """Print a table with a line for each run. `roots` contains the column title "root" if there are
-    several roots, and is empty otherwise."""
+    """Print a table with a line for each run. `roots` is `["root"]` to show the column `root`, and
+    [] to leave this column out."""
     columns: list[tuple[str, Callable[[RecordedRun, _Record], object]]] = [
         *((name, lambda run, _: run.root) for name in roots),
         ("sweep", lambda run, _: run.sweep),
@@ -162,7 +162,7 @@ def _ordered(
     runs: list[RecordedRun], records: "list[_Record]", key: str | None, limit: int
 ) -> "tuple[list[RecordedRun], list[_Record]]":
     """Return at most `limit` runs (0: all) and their records, sorted by `key` (`-key`: in reverse).
-    The key `value` puts the best value first. In both directions, numbers come before strings, and
+    The key `value` puts the best value first. Even in reverse, numbers come before strings, and
     runs without a value come last. Raises `UsageError` for an unknown key, and for the key `value`
     if the runs have different metrics."""
     order = list(range(len(runs)))
@@ -208,7 +208,7 @@ def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:
 
 def _retired(runs: list[RecordedRun]) -> list[str]:
     """Return a sentence for each sweep with retired runs. The sentence has the command that lists
-    these runs. Return [] if `runs` contains a retired run."""
+    these runs. If retired runs are listed already, return []."""
     if any(run.retired for run in runs):
         return []
     planned = [run for run in runs if isinstance(run, SweepRun)]
@@ -240,8 +240,8 @@ def _last(run: RecordedRun, key: str) -> float | None:
 
 
 def _refuse(key: str, runs: list[RecordedRun]) -> None:
-    """Raise `NotFound` if the first `_LOOKED_AT` runs have recorded metrics, and `key` is not one
-    of these metrics."""
+    """Raise `NotFound` if `key` is not a metric of the first `_LOOKED_AT` runs. Do not raise it if
+    these runs have recorded no metrics."""
     histories = (run.readable_history for run in runs[:_LOOKED_AT])
     recorded = {name for history in histories for name in last_values(history.rows)}
     if recorded and key not in recorded:

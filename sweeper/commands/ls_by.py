@@ -44,8 +44,8 @@ class _Row(NamedTuple):
 
 
 def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_json: bool) -> int:
-    """Print a table of the runs' states. Print a table of scores instead if `by` contains
-    `checkpoint`, or contains `suite` and no run has a setting `suite`. `by` is the value of `--by`:
+    """Print a table of the runs' states. If `by` contains `checkpoint`, or `suite` while no run has
+    a setting of this name, print a table of evaluation scores instead. `by` is the value of `--by`:
     keys separated by commas. Raises `NotFound` for a key that no run has."""
     keys = keys_of(by)
     settings = {name for run in runs for name in run.config}
@@ -223,8 +223,9 @@ def _document(
 
 
 class _Scored(NamedTuple):
-    """A row of the table of scores. `label` is the run or model of the checkpoint ("" in a row of
-    means). `values` are the values of the keys in `--by`. `scores` is {suite: scores}."""
+    """A row of the table of evaluation scores: of one checkpoint, or of several runs, whose mean is
+    shown. `label` is the run or model of the checkpoint ("" for several runs). `values` are the
+    values of the keys in `--by`. `scores` is a dict from the name of a suite to its scores."""
 
     label: str
     values: _Values
@@ -234,9 +235,8 @@ class _Scored(NamedTuple):
 def _scores(
     runs: Sequence[RecordedRun], keys: Sequence[str], registry: Registry, as_json: bool
 ) -> None:
-    """Print the table of scores. With the key `checkpoint`, print a row for each checkpoint.
-    Otherwise each row shows a mean over runs. For each suite, only the last score of a run
-    counts."""
+    """Print the table of evaluation scores. With the key `checkpoint`, print a row for each
+    checkpoint. Otherwise each row shows, for each suite, the mean of the runs' last scores."""
     keys = [key for key in keys if key != SUITE]
     rows = _scored(series_of(registry.scores_by_run(runs)), keys)
     suites = list(dict.fromkeys(suite for row in rows for suite in sorted(row.scores)))

@@ -46,7 +46,8 @@ def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
 
 
 def print_steered(done: "Steered", **more: object) -> int:
-    """Print `done` as JSON, with the additional keys `more`. Return the exit code."""
+    """Print the result `done` of a request as JSON, and add the keys `more`. Return the exit
+    code."""
     return print_json({"schema": 1, **done._asdict(), **more})
 
 

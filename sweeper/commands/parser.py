@@ -47,9 +47,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Build the parser. With `words` (a command line), build only the parts that `words` needs,
-    which saves milliseconds. If the first word is a verb, other verbs are left out. Otherwise all
-    verbs are included, and those that occur in `words` have arguments."""
+    """Build the parser. To save milliseconds, build only the parts that the command line `words`
+    needs. If the first word is a verb, leave the other verbs out. If it is not, add all verbs, but
+    declare arguments only for the verbs in `words`."""
     top = _Parser(
         prog="sweeper",
         usage="sweeper [-h] [--version] [--completion SHELL] VERB ...",
@@ -136,7 +136,7 @@ def _columns() -> int:
 
 
 class _Help(_Formatter):
-    """A formatter whose usage line has no options. The help lists them below."""
+    """A formatter whose usage line shows `[options]` instead of each option."""
 
     def add_usage(
         self,

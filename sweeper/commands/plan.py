@@ -56,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _power(preview: "LaunchPreview", root: str) -> str | None:
-    """Describe the smallest lead that the planned seeds can detect; None if the noise is
-    unknown."""
+    """Describe the smallest difference between cells that the planned number of seeds can detect.
+    Return None if it cannot be estimated (see `before_launch`)."""
     metric = preview.plan.metric
     begun = any(run.state.state is State.SUCCEEDED for run in preview.previews)
     if metric is None or not (begun or lenders(metric.noise)):

@@ -81,8 +81,7 @@ def short(preview: LaunchPreview) -> Iterator[str]:
 
 
 def full(preview: LaunchPreview) -> Iterator[str]:
-    """Yield the lines of the full form: everything that a launch would submit, with the final
-    values."""
+    """Yield the lines of the full form: everything that a launch would submit."""
     plan, recipe = preview.plan, preview.plan.recipe
     yield _head(plan)
     yield f"{size(plan)}: {counts(preview)}"

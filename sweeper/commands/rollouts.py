@@ -137,7 +137,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print a page of summaries, or of conversations (`--full`)."""
+    """Print or export the rollouts of runs, or print their answers to evaluation items."""
     if arguments.limit < 0 or arguments.page < 1:
         raise UsageError("--limit takes 0 or more, and --page 1 or more")
     registry = open_registry(arguments, snapshot=True)
@@ -247,7 +247,7 @@ def _only_items(run: RecordedRun) -> bool:
 
 def _of_run(run: RecordedRun, arguments: Namespace) -> tuple[list[Found], int]:
     """Return the trajectories in the requested files of a run, and the number of unreadable lines.
-    The trajectories include the captured tokens."""
+    If the run captured the tokens of a trajectory, the trajectory includes these tokens."""
     summaries, captures = summary_files(run.files, run.folders()), captured(run)
     recorded = [*summaries, *dict.fromkeys(capture.file for capture in captures)]
     files = set(_files(run, recorded, arguments))
@@ -309,7 +309,7 @@ def _tags(rollout: Found) -> list[str]:
 def _last_answer(rollout: Found, conversation: Transcript) -> str:
     """Return the text that a table shows for a trajectory: the model's last answer, or the last
     messages if there is no answer. `?` precedes an answer that may belong to another trajectory. If
-    only the conversations of the whole group are known, return a hint to `--full`."""
+    the transcript does not separate the trajectories of a group, return a hint to `--full`."""
     logged = turns_logged(rollout.record)
     if conversation.whose == "group":
         return "(in the group's conversations: see --full)"
@@ -332,7 +332,7 @@ def _document(rollout: Found, conversation: Transcript) -> dict[str, object]:
 
 
 def _print_conversation(rollout: Found, conversation: Transcript, run: str) -> None:
-    """Print a conversation and its measurements."""
+    """Print the conversation and the recorded numbers (such as the reward) of a trajectory."""
     numbers = rollout.numbers
     name, group = rollout.file.name, numbers.get("group_idx")
     head = f"iteration {numbers.get('iteration')} {name}, group {group}"

@@ -15,8 +15,7 @@ _NAMED = 5  # how many sweeps a message names
 
 
 def open_registry(arguments: Namespace, *, cache: bool = True, snapshot: bool = False) -> Registry:
-    """Open the registry of the requested roots. Set `snapshot` if the caller reads the registry
-    once."""
+    """Open the registry of the requested roots. For `cache` and `snapshot` see `Registry`."""
     return Registry(*_roots(arguments.root), cache=cache, snapshot=snapshot)
 
 
@@ -50,9 +49,9 @@ def chosen(
 
 
 def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
-    """Open the registry, and return the runs that the arguments select. Without `--root`, `runs`
-    may be folders or addresses outside the default root, either of sweeps or of other runs. In this
-    case, the registry has only these folders."""
+    """Open the registry, and return the runs that the arguments select. Without `--root`, the
+    argument `runs` may name folders or URLs outside the default root: folders of sweeps, or folders
+    of runs outside sweeps, not both. The registry then has only these folders."""
     names: list[str] = arguments.runs
     registry = open_registry(arguments, snapshot=True)
     folders = [name for name in names if "://" in name or os.path.isdir(name)]
@@ -79,9 +78,8 @@ def _sweeps(registry: Registry) -> list[Sweep]:
 
 
 def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
-    """Return the sweep (None if none is given) and the names of runs in a verb's arguments.
-    argparse mistakes a sweep after an option for a run, so the first run counts as the sweep if no
-    sweep was parsed."""
+    """Return the sweep (None if none is given) and the names of runs in a verb's arguments. If an
+    option precedes the sweep, argparse stores the sweep as the first of the runs."""
     if arguments.sweep is None and arguments.runs:
         return arguments.runs[0], arguments.runs[1:]
     return arguments.sweep, arguments.runs
@@ -89,8 +87,8 @@ def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
 
 def only(registry: Registry, *, at_work: bool = False) -> str:
     """Return the name of the only sweep. If there are several sweeps and `at_work` is set, return
-    the only sweep with a launcher. Raises `NotFound` if there is no sweep, and `UsageError` if
-    several sweeps are possible."""
+    the only sweep with a running launcher. Raises `NotFound` if there is no sweep, and `UsageError`
+    if the user must choose a sweep."""
     sweeps = _sweeps(registry)
     choices = [sweep.name for sweep in sweeps]
     if at_work and len(sweeps) > 1:
@@ -104,9 +102,9 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
 def open_named(
     root: str | Sequence[str] | None, requests: Sequence[str], registry: Registry | None = None
 ) -> tuple[Registry, list[str]]:
-    """Return a registry with all requested sweeps, and the name of each request in this registry.
-    Requests are names in the requested roots, or paths of the folders of sweeps or cells. The name
-    for a path begins with the root of the sweep."""
+    """Open a registry with all requested sweeps. Each request is a name in the roots, or the path
+    of the folder of a sweep or cell. Also return, for each request, the name to use in the
+    registry. For a path, this name is `ROOT/NAME`."""
     requested = _roots(root)
     registry = registry or Registry(*requested, snapshot=True)
     roots: list[str] = []
@@ -124,8 +122,8 @@ def open_named(
 
 def _folder_below(registry: Registry, name: str) -> str | None:
     """Return the path of the folder `name` below a requested root; `.` is the root itself. Return
-    None if there is no such folder or `name` is a sweep. Also return None for `/...`, `./...` and
-    `../...`."""
+    None if there is no such folder, if `name` is a sweep, or if `name` begins with `/`, `./` or
+    `../`."""
     if name.startswith(("/", "./", "../")) or name == ".." or _is_in(registry, name):
         return None
     paths = (os.path.normpath(os.path.join(root, name)) for root in registry.roots)

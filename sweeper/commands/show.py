@@ -150,7 +150,7 @@ def _parts(times: StepTimes) -> Iterator[tuple[str, str, str]]:
 
 def _step_of(checkpoint: Mapping[str, object]) -> object:
     """Return the position of a checkpoint in the training: the batch, and the epoch if it is
-    recorded. The last checkpoint has no batch. For it, return the number of completed epochs."""
+    recorded. For the last checkpoint, which has no batch, return the number of completed epochs."""
     batch, epoch = checkpoint.get("batch"), checkpoint.get("epoch")
     if not epoch:
         return batch

@@ -47,7 +47,7 @@ class RunStatus(TypedDict):
 
 
 class _Screen(io.StringIO):
-    """A buffer that counts as a terminal. Printing the buffer in one call avoids flicker."""
+    """A text buffer whose `isatty` returns True. Printing a whole buffer at once avoids flicker."""
 
     def isatty(self) -> bool:
         return True

@@ -144,8 +144,8 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
 
 
 def _costs(seen: Status, *, as_document: bool = False) -> object:
-    """Describe the usage of a sweep and its expected total, as text or as a document. Return None
-    if no usage was counted, or if the price table cannot be read."""
+    """Describe the usage of a sweep and its expected total, as text or (`as_document`) as a dict
+    for JSON. Return None if no usage is recorded, or if the price table cannot be read."""
     if seen.usage is None:
         return None
     from sweeper.money import forecast, prices

@@ -98,8 +98,8 @@ def _add_cancel(verb: ArgumentParser) -> None:
 
 
 def _cancel(arguments: Namespace) -> int:
-    """Request the cancellation of runs, and print the number of requests for each result. If any
-    request was accepted, print only the accepted requests."""
+    """Cancel runs, and print how many requests had each result. Refused requests are printed only
+    if all were refused."""
     sweep = open_registry(arguments).sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     names = {run.id: run.name for run in sweep.runs}

@@ -43,9 +43,9 @@ _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 
 class Waste(NamedTuple):
-    """A file or folder to remove, the reason, and the size in bytes. A file in a store has `store`
-    and the path `inside` the store. A folder that jobs share has `used`, the time of its last use.
-    `release` (if not None) must be called before the removal, as for a `Leftover`."""
+    """A file or folder to remove, the reason, and the size in bytes. A file in a store is at the
+    path `inside` of `store`. For a folder that jobs share, `used` is the time of its last use.
+    Before the removal, `release` (if not None) must be called with the paths of the files."""
 
     path: str
     why: str
@@ -184,9 +184,9 @@ def _remove_made(waste: Waste) -> None:
 
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
-    """Yield the environment files that no sweep needs, and the logs of ended launchers that were
-    last written before `before`. Do not yield the environment file of a sweep that is missing or
-    unreadable; add this file to `away`."""
+    """Yield the environment files of ended sweeps, and the logs of ended launchers that were last
+    written before `before`. If the sweep of an environment file is missing or unreadable, add the
+    file to `away` instead."""
     from sweeper.launcher.environment_cleanup import unused_files
 
     def tell(path: str, folder: str) -> None:
@@ -393,14 +393,14 @@ def _newest(top: str) -> float:
 
 
 def _touched(folder: str) -> float:
-    """Return the time when a sweep's spool was last used. The time of the folder `unsynced` counts
-    too, because a worker that has just started has written no files."""
+    """Return the time when a sweep's spool was last used. This includes changes of the folder
+    `unsynced`, because a worker that has just started has written no files."""
     return max(_newest(folder), os.stat(os.path.join(folder, "unsynced")).st_mtime)
 
 
 def _released(removed: Sequence[Waste]) -> list[Waste]:
-    """Call the `release` functions of `removed` before the removal. Return `removed` without the
-    files whose `release` failed."""
+    """Call the `release` functions of the files that will be removed. Return these files without
+    those whose `release` failed."""
     paths: dict[Callable[[Sequence[str]], None], list[str]] = {}
     for waste in removed:
         if waste.release is not None:

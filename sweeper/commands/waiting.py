@@ -116,7 +116,7 @@ class _View:
             print(sanitize(f"held: {last.held}"), file=sys.stderr)
 
     def _restore(self) -> None:
-        """Restore the terminal's modes and screen if the view did not."""
+        """Restore the terminal's modes and screen after the view was killed or failed."""
         with suppress(termios.error, OSError):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
         raw(sys.stderr).write(_RESTORE)

@@ -32,8 +32,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Show the live view of a sweep. Return 0 if the user closed the view, and 130 after Ctrl-C.
-    Without a terminal, with `--plain`, or at the end of the sweep with `--until-ended`, print
-    lines, and return the exit code of `sweeper status`."""
+    With `--plain` or without a terminal, print the output of `sweeper status` instead, and return
+    its exit code. With `--until-ended`, do so after the end of the sweep."""
     root = arguments.root or default_root()
     name = arguments.sweep or _newest(root)
     if arguments.plain or not is_screen():

@@ -90,8 +90,8 @@ def _made_of(record: Row, form: str) -> str:
 
 
 def _is_made(target: str, made_of: str) -> bool:
-    """Return whether an earlier command has completed the folder `target`. The model card is
-    written last, so a card with the line `made_of` shows this."""
+    """Return whether an earlier command has completed the folder `target`: its model card, which is
+    written last, has the line `made_of`."""
     try:
         with open(os.path.join(target, _CARD), encoding="utf-8") as file:
             return made_of in file.read().splitlines()
@@ -129,8 +129,8 @@ def _push(target: str, python: str, arguments: Namespace) -> None:
 
 
 def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
-    """Return the folder of a base model that the local engine has; for other models, return
-    `base_model`."""
+    """Return the folder of the base model if the run used the local engine and the engine has this
+    model. Otherwise return `base_model`."""
     if registry.sweep(run.sweep).plan.service != "local":
         return base_model
     from sweeper import paths

@@ -13,8 +13,8 @@ Limits = dict[str, dict[str, float]]
 
 
 class Threshold(NamedTuple):
-    """A number that grids may change in an alarm rule: its default, bounds and meaning. Grids
-    contain a `duration` as `90s` or `1h30m`, and `sweep.json` contains it in seconds."""
+    """A number that grids may change in an alarm rule: its default, bounds, meaning and kind. For
+    the kind `duration`, grids contain a text such as `1h30m`, and `sweep.json` has the seconds."""
 
     default: float
     least: float
@@ -24,9 +24,9 @@ class Threshold(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """An alarm rule: the fault that it detects, its thresholds and its advice. A rule with
-    `missing_steps` raises an alarm if a run makes no steps. Interactive sessions turn such rules
-    off, since they make no steps between requests."""
+    """An alarm rule: the fault that it detects, its thresholds and its advice. If `missing_steps`
+    is set, the fault is that a run makes no training steps. Such a rule is off in interactive
+    sessions, whose runs make no steps between requests."""
 
     meaning: str
     thresholds: Mapping[str, Threshold]
@@ -209,10 +209,10 @@ RULES: dict[str, Rule] = {
 
 
 def resolve(given: Mapping[str, Mapping[str, float] | None] | None = None) -> Limits:
-    """Return the thresholds to use: the defaults, overridden by `given`, the thresholds of a grid
-    (None turns a rule off). Unknown rules and thresholds, which a newer version wrote, are ignored.
-    Values above the maximum are lowered to the maximum, since an older version may have allowed
-    them."""
+    """Return the thresholds to use: the defaults, overridden by `given`, a dict from the names of
+    rules to the thresholds in a grid (None turns a rule off). Unknown rules and thresholds, which a
+    newer version wrote, are ignored. Values above the maximum, which an older version may have
+    allowed, are lowered to the maximum."""
     limits: Limits = {}
     for name, rule in RULES.items():
         changed = (given or {}).get(name, {})

@@ -25,8 +25,8 @@ def atomic_write(path: str, data: Parts, *, mode: int = 0o644, durable: bool = F
 
 
 def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
-    """Create a file, and return after it is on the disk. If several callers create the same file,
-    only one succeeds. Raises `FileExistsError` if the path exists, and `OSError`."""
+    """Create a file, and return after the content is on the disk. If several callers create the
+    same file, only one succeeds. Raises `FileExistsError` if the path exists, and `OSError`."""
     temporary = _beside(path)
     try:
         _write(temporary, data, mode, durable=True)
@@ -39,8 +39,8 @@ def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
 
 @contextmanager
 def replacing(path: str, *, durable: bool = False) -> Generator[str]:
-    """Yield a temporary path, at which the block creates a file or link. If the block succeeds, the
-    file or link replaces `path`; otherwise it is removed."""
+    """Yield a temporary path, at which the block creates a file or link. If the block succeeds,
+    move the file or link to `path`. If the block fails, remove the file or link."""
     temporary = _beside(path)
     try:
         yield temporary

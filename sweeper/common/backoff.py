@@ -110,8 +110,8 @@ class Backoff:
 
 
 class Freshness:
-    """The lifetime of a cached listing. A listing that took T seconds lives for 20 T seconds, and
-    for at least one second."""
+    """The lifetime of a cached listing. If it took T seconds to make the listing, it is used for
+    20 T seconds, and for at least one second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -127,7 +127,7 @@ class Freshness:
 
     @contextmanager
     def renewed(self) -> Generator[None]:
-        """Begin a new lifetime at the end of the block, which makes the new listing."""
+        """Measure how long the block takes to make a new listing. Then begin a new lifetime."""
         begun = self._clock()
         yield
         now = self._clock()

@@ -38,8 +38,8 @@ class Check:
 
 
 class Parse:
-    """For use in `Annotated`: a function that reads a field's value, and raises `Wrong`. The
-    function replaces the reader for the field's type."""
+    """For use in `Annotated`: a function that reads a field's value, in place of the usual reader
+    for the field's type. The function raises `Wrong` for an invalid value."""
 
     def __init__(self, read: Read) -> None:
         self.read = read
@@ -114,8 +114,8 @@ Time = Annotated[str, Check(_is_time, "a time such as 2026-01-31T12:00:00Z")]
 
 
 class Wrong(Exception):
-    """Raised for a value in a document that is not as `expected`. `path` lists the keys and indices
-    that lead to the value, the innermost first."""
+    """Raised for an invalid value in a document. `expected` describes valid values. `path` lists
+    the keys and indices that lead to the invalid value, the innermost first."""
 
     def __init__(self, expected: str, value: object, path: str = "", *, missing: bool = False):
         super().__init__(expected)
@@ -155,9 +155,10 @@ _REQUIRED = object()
 
 
 class _Field:
-    """The reader and the writer of a field. `special` is None for a field with a key, else `_REST`,
-    `_WHOLE` or `_UNSTORED`. A value equal to `omitted` is not written. `default` replaces a missing
-    value (`_REQUIRED`: no default). Values of the class `as_is` are used unchanged."""
+    """The reader and the writer of a `NamedTuple` field. `special` is `_REST`, `_WHOLE` or
+    `_UNSTORED` for a field of these kinds, else None. A value equal to `omitted` is not written.
+    `default` replaces a missing value (`_REQUIRED`: no default). `read` is not called for values of
+    the class `as_is`."""
 
     def __init__(self, name: str, hint: Any, defaults: Mapping[str, object]) -> None:
         marks: tuple[object, ...] = args_of(hint)[1:] if origin_of(hint) is Annotated else ()
@@ -187,8 +188,8 @@ def _fields(kind: type[Any]) -> tuple[_Field, ...]:
 
 
 def _class_taken_as_is(hint: Any) -> type | None:
-    """Return the class of the values of type `hint` if they need no check when they are read, else
-    None."""
+    """Return the class whose instances are valid for the type `hint` without a check; None if there
+    is no such class."""
     origin, args = origin_of(hint), args_of(hint)
     if origin is Annotated:
         checked = any(isinstance(mark, Parse | Check | _Bound) for mark in args[1:])
@@ -272,7 +273,8 @@ _PLAIN: dict[Any, Read] = {
 
 
 def _checked(inner: Read, marks: tuple[object, ...]) -> Read:
-    """Return a reader that calls `inner` and then checks the conditions in `marks`."""
+    """Return a reader that calls `inner`, then checks the conditions in `marks` (the arguments of
+    `Annotated`)."""
     checks: list[tuple[Callable[[Any], object], str]] = []
     for mark in marks:
         if isinstance(mark, AtLeast):
@@ -360,7 +362,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 @cache
 def _record(kind: type[Any]) -> Read:
-    """Return a function that reads an object as `kind`."""
+    """Return a function that converts a JSON object to the `NamedTuple` class `kind`."""
 
     def read_record(value: Any) -> Any:
         document = _object(value)
@@ -401,7 +403,7 @@ def _value_of_field(field: _Field, item: object, kind: type[Any], document: dict
 
 
 def _special(field: _Field, kind: type[Any], document: dict[str, Any]) -> object:
-    """Return the value of a field of the type `Rest`, `Whole` or `Unstored`."""
+    """Return the value of a field that is marked `Rest`, `Whole` or `Unstored`."""
     if field.special is _WHOLE:
         return document
     if field.special is _UNSTORED:
@@ -411,8 +413,8 @@ def _special(field: _Field, kind: type[Any], document: dict[str, Any]) -> object
 
 
 def _missing(read_field: Read) -> object:
-    """Return the value that the reader makes of None. Raises `Wrong` with the message that a key is
-    missing."""
+    """Return what `read_field` returns for None. If it accepts no None, raise `Wrong` with the
+    message that a key is missing."""
     try:
         return read_field(None)
     except Wrong as error:

@@ -105,8 +105,8 @@ class Daemon:
             os.close(folder)
 
     def _start(self) -> bool:
-        """Start the daemon. Clients can connect at once, and wait until the daemon has imported its
-        modules. Return False if the lock is held: another process is starting the daemon, or the
+        """Start the daemon. Clients can connect at once, but get no answer before the daemon has
+        imported its modules. Return False if another process is starting the daemon, or if the
         previous daemon has not ended yet."""
         import fcntl
         import socket

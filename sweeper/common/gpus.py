@@ -142,7 +142,8 @@ class Gpus:
 
     @staticmethod
     def _is_ours(file: int, device: Device) -> bool:
-        """Return whether no process uses the device, or a run has locked a part of it."""
+        """Return whether sweeper's runs may use the device: no process uses it, or one of these
+        runs has locked it already."""
         return not device.used or not _test(file, 0, _SHARES)
 
 

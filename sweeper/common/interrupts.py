@@ -11,8 +11,8 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 class Interrupts:
     """A context manager in which the first SIGINT, SIGTERM or SIGHUP raises `KeyboardInterrupt`.
-    Later signals, and all signals after `hold`, wait for the end of the block. They raise
-    `KeyboardInterrupt` there if the block ends without an error."""
+    Later signals, and all signals after `hold`, are delayed. They raise `KeyboardInterrupt` at the
+    end of the block, unless the block raises an error."""
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}

@@ -15,9 +15,9 @@ _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
 
 
 def cause(data: bytes) -> str:
-    """Return the reason for a failure from the end of a log, in at most 200 characters: the
-    exception of the last traceback, else the last of the final 20 lines that starts with `error: `,
-    else the last informative line ("" for an empty log)."""
+    """Find the reason for a failure in the end of a log. Return the exception of the last
+    traceback, else the last line that starts with `error: ` (among the final 20 lines), else the
+    result of `last_line`. Return at most 200 characters."""
     lines = data.decode("utf-8", "replace").splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else ():

@@ -94,8 +94,8 @@ def _passwords(value: str) -> list[str]:
 
 
 class Redactor:
-    """A filter that replaces secrets in a stream of bytes, which arrives in pieces of any size. The
-    filter holds back the end of a piece if a secret may begin there."""
+    """A filter that replaces secrets in a stream of bytes, which arrives in pieces of any size. If
+    a piece may end with the beginning of a secret, this end is returned with the next piece."""
 
     def __init__(self, values: Sequence[str]) -> None:
         self._needles = sorted({form for value in values for form in _forms(value)})
@@ -104,14 +104,14 @@ class Redactor:
         self._covered = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Add a piece. Return the output that is safe to show so far."""
+        """Add a piece of the stream. Return the next part of the redacted stream."""
         if not self._needles:
             return data
         data = self._held + data
         return self._show(data, self._open(data))
 
     def end(self) -> bytes:
-        """End the stream. Return the rest of the output."""
+        """End the stream. Return the rest of the redacted stream."""
         return self._show(self._held, len(self._held))
 
     def text(self, text: str) -> str:
@@ -122,8 +122,8 @@ class Redactor:
         return (fresh.feed(data) + fresh.end()).decode("utf-8", "surrogateescape")
 
     def _open(self, data: bytes) -> int:
-        """Return the first position in `data` at which an incomplete secret may begin, else the
-        length of `data`."""
+        """Return the start of the longest end of `data` with which a secret begins. Return the
+        length of `data` if there is none."""
         first = len(data)
         for needle in self._needles:
             at = max(0, len(data) - len(needle) + 1)
@@ -149,7 +149,7 @@ class Redactor:
         return merged
 
     def _show(self, data: bytes, upto: int) -> bytes:
-        """Return the redacted data before `upto`, and hold back the rest."""
+        """Return the data before the position `upto`, redacted. Keep the rest for the next call."""
         shown: list[bytes] = []
         at, covered = 0, max(0, self._covered - upto)
         for start, end in self._spans(data):

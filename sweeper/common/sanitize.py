@@ -33,7 +33,7 @@ def sanitize(text: str) -> str:
 
 
 def sanitize_lines(text: str) -> str:
-    """Return the text as `sanitize` does, but keep line breaks."""
+    """Remove or escape control characters as `sanitize` does, but keep line breaks."""
     if text.replace("\n", "").isprintable():
         return text
     return re.sub(_CONTROL_IN_LINES, _written_out, re.sub(_ORDER, "", text))

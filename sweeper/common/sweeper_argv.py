@@ -29,11 +29,11 @@ def worker_command(  # noqa: PLR0913
     shared_store: bool = False,
 ) -> list[str]:
     """Return the argv of the worker for one attempt (`token`) of a run of the sweep at `folder`.
-    The last two elements are `folder` and `token`, by which backends identify jobs. `env_file`: a
-    file with the variables for access to the store. `python`: the interpreter (default: this one).
-    `restarts`: the variable in which the backend counts restarts of the job, and its value at the
-    first start. `bare`: the start of the argv for machines without sweeper. `shared_store`: all
-    workers of the machine use one process to access the store."""
+    Backends identify jobs by the last two elements, `folder` and `token`. `env_file`: a file with
+    the variables for access to the store. `python`: the interpreter (default: this one).
+    `restarts`: the variable in which the backend counts restarts of the job, and the variable's
+    value at the first start. `bare`: the result of `bare_command`, for machines without sweeper.
+    `shared_store`: all workers of the machine use one process to access the store."""
     options = [] if env_file is None else ["--env", env_file]
     if restarts is not None:
         variable, first = restarts
