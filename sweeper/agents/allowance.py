@@ -50,9 +50,9 @@ class Used(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A recorded launch or retry. `runs` has an id for each run that uses up the agents' limit: the
-    ids of new runs, and invented ids for retries and for runs that a stage or a race will add.
-    `budget` is the budget of the whole sweep (empty for retries).
+    """A recorded launch or retry. `runs` has an id for each run that counts against the agents'
+    limit: the ids of new runs, and invented ids for retries and for runs that a stage or a race
+    will add. `budget` is the budget of the whole sweep (empty for retries).
 
     `life` is the random text that identifies the sweep, also among removed sweeps of the same name.
     Before this text exists, `life` is the `path` of this entry; older versions wrote "". `agent` is

@@ -23,7 +23,7 @@ _DATA = re.compile(r"(^|[._])(task|data|dataset|eval|test|bench\w*|suite|prompts
 def check_claim(
     registry: Registry, better: str, worse: str, metric: str | None
 ) -> dict[str, object]:
-    """Check the claim that the cell `better` (sweep/cell) beats the cell `worse`. The answer has
+    """Check the claim that the cell `better` (sweep/cell) beats the cell `worse`. The result has
     `holds` (None if the runs do not decide the claim), the reason `because`, and the values that
     were compared. Raises `NotFound`, `UsageError`."""
     from sweeper import analysis
@@ -58,8 +58,8 @@ def check_claim(
 
 
 def _judged(a: int, b: int, difference: "Estimate", minimize: bool) -> tuple[bool | None, str]:
-    """Return whether the claim holds (None: undecided) and why. `a` and `b` are the numbers of
-    seeds of `better` and `worse`; `difference` is `worse` minus `better`."""
+    """Return whether the claim "the first cell is better" holds (None: undecided), and why. The
+    cells have `a` and `b` seeds. `difference` is the second cell's value minus the first's."""
     if not a or not b:
         return None, "one of the cells has no run with a value"
     if min(a, b) < 2:

@@ -208,10 +208,10 @@ class Workspace:
     def _caps(
         self, preview: GridPreview, limits: Mapping[str, float], left: Mapping[str, float], new: int
     ) -> dict[str, float]:
-        """Return the limits on the launch, as a dict from `tokens`, `usd` and `hours` to amounts.
-        An amount is the one in `limits`, or else the one in `left`, the rest of the allowance (0 if
-        no run is new). `new` is the number of new runs. Raises `UsageError` if the launch may
-        exceed a limit, or executes commands although the allowance limits tokens or dollars."""
+        """Return the launch's limits: a dict from `tokens`, `usd` and `hours` to amounts. Amounts
+        come from `limits`, or else from `left`, the rest of the allowance (but are 0 then if no run
+        is new). `new` is the number of new runs. Raises `UsageError` if the launch may exceed a
+        limit, or executes commands although the allowance limits tokens or dollars."""
         if new > left.get("runs", new):
             raise UsageError(
                 f"{plural(new, 'more run')} would exceed what is left of the budget: "
@@ -254,7 +254,7 @@ class Workspace:
         self, plan: Plan, caps: Mapping[str, float], launches: Sequence[allowance.Entry]
     ) -> dict[str, float]:
         """Return the budget of the whole sweep: the amounts that earlier launches have used or may
-        still use, plus `caps`, but no amount above the grid's own budget."""
+        still use, plus `caps`, but at most the grid's own budget."""
         spent = allowance.used(self.store, launches)._asdict()
         of_grid = {} if plan.budget is None else plan.budget.document()
         total = {name: float(spent[name]) + cap for name, cap in caps.items()}

@@ -63,7 +63,7 @@ class Letter(NamedTuple):
 def send(
     way: str, letter: Letter, notify: Notify, environment: Mapping[str, str], cwd: str | None = None
 ) -> None:
-    """Send a letter by `way`: "command", "webhook", "slack" or "email". `environment` has the
+    """Send a message by `way`: "command", "webhook", "slack" or "email". `environment` has the
     variables to which `notify` refers. Raises `Undelivered`."""
     ways: Mapping[str, Callable[[], None]] = {
         "command": lambda: _by_command(letter, notify.command or (), environment, cwd),
@@ -316,7 +316,7 @@ def _letter(sender: Sender, identity: str, message: Message, verdict: str | None
 
 
 def _try(sender: Sender, letter: Letter, way: str, number: int) -> None:
-    """Send a letter. Do nothing if another process is sending the letter."""
+    """Send a message. Do nothing if another process is sending the message."""
     key = letter.identity.partition(".")[2]
     with changing(sender.folder):
         if not messages.begin(sender.folder, key, way, number):

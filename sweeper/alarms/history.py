@@ -69,9 +69,9 @@ _WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
 
 
 def role_of(role: str, keys: Iterable[str]) -> str | None:
-    """Return the key with the given role in `ROLES`, such as `reward` (None: no key has it). It is
-    the first of the role's usual keys, or else the shortest key that matches the role's pattern.
-    Keys of evaluations, settings (`kl_coef`) and negated values (`neg_reward`) do not match."""
+    """Return the key with a role in `ROLES`, such as `reward`; None if no key has the role. The
+    role's usual keys take precedence over the shortest key that matches the role's pattern. Keys of
+    evaluations, settings (`kl_coef`) and negated values (`neg_reward`) do not match the pattern."""
     present = list(keys)
     for key in ROLES[role][0]:
         if key in present:
@@ -219,8 +219,8 @@ class Series:
 
 
 class History:
-    """The values that one attempt has recorded. `series` is a dict from a role in `ROLES`, such as
-    `reward`, to its values. `metric` has the values of the metric by which runs are compared.
+    """The values that one attempt has recorded. `series` maps roles in `ROLES`, such as `reward`,
+    to the values of each role. `metric` has the values of the metric by which runs are compared.
 
     `malformed` counts the lines of metrics that are not JSON objects, and `unlike` describes the
     first such line. `usual_mismatch` is the median `first_mismatch` of the sweep's other runs of

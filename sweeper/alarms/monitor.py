@@ -41,8 +41,8 @@ _Machine = tuple[str, str | None]
 
 
 class _MachineAlarm(NamedTuple):
-    """An alarm about a machine. `attempt` is the (run, attempt) that raised it. `spared` has the
-    (run, attempt, rule) of each later detection on the machine, for which no alarm was raised."""
+    """An alarm about a machine. `attempt` is the (run, attempt) that raised the alarm. `spared` has
+    a (run, attempt, rule) for each later detection of the problem, which raised no alarm."""
 
     attempt: tuple[str, int]
     spared: set[tuple[str, int, str]]
@@ -129,7 +129,7 @@ class AlarmMonitor:
         return self.lines
 
     def _look(self) -> bool:
-        """Check the runs. Return whether all ended attempts have been read to the end."""
+        """Check the runs. Return whether the metrics of all ended attempts were read to the end."""
         try:
             self._begin()
             attempts = self._attempts()
@@ -311,8 +311,8 @@ class AlarmMonitor:
         self._alarm_actions.add(alarm)
 
     def _keep(self, *, last: bool = False) -> None:
-        """Record the judged attempts for the next launcher, at most every `_JUDGED_SECONDS`
-        seconds. If `last` is set, record them at once."""
+        """Record for the next launcher which attempts were judged. Do this at most every
+        `_JUDGED_SECONDS` seconds, or at once if `last` is set."""
         size, at = self._saved
         now = self._clock()
         if len(self._judged) > size and (last or now - at >= _JUDGED_SECONDS):

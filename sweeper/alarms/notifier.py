@@ -122,9 +122,9 @@ class Notifier:
                 self._due.pop(0)
 
     def _send(self, *, again: bool = False) -> None:
-        """Start the program that sends the recorded messages, if there are any. While the program
-        is running, start it again only if `again` is True: the running program may miss new
-        messages."""
+        """Start the program that sends the recorded messages, if there are any. If the program is
+        already running, start a second one only if `again` is True. The second one finds messages
+        that the first may miss."""
         if not self._wanted or (self._runs() and not again):
             return
         folder = self._folder

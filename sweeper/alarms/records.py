@@ -22,7 +22,7 @@ _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-
 
 
 class Name(NamedTuple):
-    """The parts of an alarm's file name: its run, attempt and rule."""
+    """The parts of an alarm's file name: the alarm's run, attempt and rule."""
 
     run: str
     attempt: int

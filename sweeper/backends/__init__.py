@@ -176,8 +176,8 @@ def open_places(
 class Away(Backend):
     """A stand-in for a backend that could not be opened, for the reason `why`. Each call tries to
     open the backend if the last try was at least `_AGAIN_SECONDS` ago, and raises `Unreachable` if
-    it is still not open. The methods `room` and `location` never open the backend. Before it is
-    open, they return None and an empty mapping."""
+    the backend is still not open. `room` and `location` do not try to open the backend: before
+    another call opens it, `room` returns None and `location` returns an empty mapping."""
 
     def __init__(
         self,
