@@ -20,12 +20,12 @@ from sweeper.sweep.folder import SweepFolder
 
 
 def shell_code(shell: str) -> str:
-    """Return the code that turns on completion when a shell (bash, zsh or fish) evaluates it."""
+    """Return the script that turns on completion in a shell (`bash`, `zsh` or `fish`)."""
     return shellcode(["sweeper"], shell=shell)
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell's completion request, which is in the environment, and end the process."""
+    """If environment variables contain a shell's completion request, answer it and exit."""
     actions = cast("set[type[argparse.Action]]", safe_actions)
     actions.add(OneRoot)  # without this, completers would not get the root that was typed
     autocomplete(parser, always_complete_options=False, default_completer=Offers())

@@ -50,8 +50,8 @@ _KNOWN_BAD = {
 
 
 class CheckResult(NamedTuple):
-    """The result of one check. If `needed` is false, a failed check does not make `sweeper
-    doctor` fail."""
+    """The result of one check. A failed check makes `sweeper doctor` fail only if `needed` is
+    true."""
 
     name: str
     good: bool

@@ -117,8 +117,8 @@ def _literal(node: ast.expr | None) -> object:
 
 
 class _Parts(NamedTuple):
-    """The options of a script by purpose: the run's folder, the seed, the axis to compare,
-    options that must be given, and all others."""
+    """The options of a script by purpose: the option for the run's folder, the seed, the option
+    that becomes the grid's axis, required options, and all others."""
 
     folder: Option | None
     seed: Option | None

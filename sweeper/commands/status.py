@@ -103,9 +103,9 @@ def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
 
 
 def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """Shorten the output of `print_status` to `height` lines. The table ends at the first empty
-    line. The end of the table is cut so that the text below fits. Lines wider than `width` are
-    wrapped; only alarms are cut to one line."""
+    """Shorten the output of `print_status` to `height` lines. Lines wider than `width` are wrapped,
+    except alarms, which are cut to one line. To make the text below the table fit, the last rows of
+    the table are left out."""
     from rich.cells import chop_cells
 
     shown: list[str] = []
@@ -143,8 +143,8 @@ def changes(
     seen: dict[str, object],
     now: dict[str, object],
 ) -> Change:
-    """Return the changes between two polls. `before` and `seen` are from the earlier poll, `after`
-    and `now` from the later poll. `seen` and `now` are values that the launcher published."""
+    """Return the changes between two polls. `before` and `after` are the statuses by run id in the
+    earlier and the later poll. `seen` and `now` are the launcher's published values in each."""
     change = Change()
     for run, status in after.items():
         if before.get(run) != status:

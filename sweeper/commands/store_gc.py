@@ -266,8 +266,8 @@ def _of_each(
 
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:
-    """Yield parts of files that an ended run left on a remote store, if the store has the complete
-    file."""
+    """Yield the parts (`FILE.parts/...`) in which an ended run uploaded a file to a remote store,
+    if the store also has the complete file."""
     if not run.store.is_remote or run.state not in _OVER:
         return
     for folder in run.folders():
