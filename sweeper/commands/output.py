@@ -46,8 +46,7 @@ def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
 
 
 def print_steered(done: "Steered", **more: object) -> int:
-    """Print the result `done` of a request as JSON, and add the keys `more`. Return the exit
-    code."""
+    """Print a request's result `done`, and the keys `more`, as JSON. Return the exit code."""
     return print_json({"schema": 1, **done._asdict(), **more})
 
 

@@ -332,7 +332,7 @@ def _document(rollout: Found, conversation: Transcript) -> dict[str, object]:
 
 
 def _print_conversation(rollout: Found, conversation: Transcript, run: str) -> None:
-    """Print the conversation and the recorded numbers (such as the reward) of a trajectory."""
+    """Print a trajectory's conversation, reward and other recorded numbers."""
     numbers = rollout.numbers
     name, group = rollout.file.name, numbers.get("group_idx")
     head = f"iteration {numbers.get('iteration')} {name}, group {group}"

@@ -273,8 +273,7 @@ _PLAIN: dict[Any, Read] = {
 
 
 def _checked(inner: Read, marks: tuple[object, ...]) -> Read:
-    """Return a reader that calls `inner`, then checks the conditions in `marks` (the arguments of
-    `Annotated`)."""
+    """Return a reader that calls `inner`, then checks the conditions that `Annotated` has."""
     checks: list[tuple[Callable[[Any], object], str]] = []
     for mark in marks:
         if isinstance(mark, AtLeast):
