@@ -118,7 +118,7 @@ def versus(
     if left.cell is not None and right.cell is not None:
         if left.data.paths == right.data.paths and left.cell.name == right.cell.name:
             raise UsageError(
-                f"{a} and {b} are both of the cell {left.cell.name}; name two runs, or two cells"
+                f"{a} and {b} are both in the cell {left.cell.name}: name two runs, or two cells"
             )
         pairs = [(f"{short_name(left.cell)} and {short_name(right.cell)}", left.cell, right.cell)]
         only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())

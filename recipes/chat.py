@@ -304,8 +304,8 @@ def _check_whole(rendered: str, forms: Sequence[str], noun: str) -> None:
         return
     if not any("".join(text.split()) in "".join(rendered.split()) for text in forms):
         raise RecipeError(
-            f"the model's chat template leaves out a part of {noun}, which would be lost: "
-            f"{' '.join(forms[0].split())[:100]!r}"
+            f"the model's chat template leaves out a part of {noun}, so the model would not "
+            f"see it: {' '.join(forms[0].split())[:100]!r}"
         )
 
 

@@ -73,7 +73,7 @@ class Row:
         except UnicodeEncodeError as error:
             half = value[error.start].encode("unicode_escape").decode()
             raise self.wrong(
-                f"{name} is not valid text: it has half a character ({half})"
+                f"{name} is not valid text: {half} is one half of a surrogate pair"
             ) from None
         return value
 
@@ -99,9 +99,8 @@ class Row:
         for key in message:
             if key not in allowed:
                 raise self.wrong(
-                    f'{name} has "{key}", which would be lost: a message has '
-                    f"{', '.join(allowed)}; write the rest into content, in the form that the "
-                    "model should see"
+                    f'{name} has "{key}", which would be lost: use only {", ".join(allowed)}, and '
+                    "write the rest into content, in the form that the model should see"
                 )
         if message.get("tool_calls") and message.get("content", "") is None:
             message = message | {"content": ""}  # OpenAI's form has null here

@@ -78,10 +78,12 @@ class Config(rl.Config):
             _check_top_k(self)
         teachers_of(self.teacher)
         if not 0 <= self.kl_discount_factor <= 1:
-            raise ValueError(f"kl_discount_factor must be 0 to 1, not {self.kl_discount_factor}")
+            raise ValueError(
+                f"kl_discount_factor must be from 0 to 1, not {self.kl_discount_factor}"
+            )
         temperature = self.teacher_temperature
         if not (math.isfinite(temperature) and temperature >= 0):
-            raise ValueError(f"teacher_temperature must not be negative, not {temperature}")
+            raise ValueError(f"teacher_temperature must be at least 0, not {temperature}")
 
 
 def _check_top_k(config: Config) -> None:

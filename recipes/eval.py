@@ -187,7 +187,7 @@ class Evaluation:
         """Ask the unanswered questions and grade their answers. Return False if a signal stopped
         the evaluation; the answers to pending requests are recorded first."""
         missing = sum(self.answers.of(item, self.config.samples) is None for item in items)
-        print(f"{len(items)} items, {missing} to ask", flush=True)
+        print(f"items to ask: {missing} of {len(items)}", flush=True)
         if missing:
             self.prepare()
         self.stop.graceful = True
@@ -200,7 +200,7 @@ class Evaluation:
         if self.asker.model is not None:
             self.asker.model.connection.close()
         if len(done) < len(items):
-            print(f"stopped by signal {self.stop.signum} after {len(done)} items", flush=True)
+            print(f"stopped by signal {self.stop.signum}; answered items: {len(done)}", flush=True)
             return False
         final = {"name": "final", "batch": len(items), "final": True} | self.marks
         if self.directory.last_record != final:

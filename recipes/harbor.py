@@ -196,7 +196,7 @@ class Trials:
             trial = harbor_trials.from_document(record)
             self.ended[trial.task, trial.attempt] = trial
         missing = [(task, n) for task, n in wanted if (task.name, n) not in self.ended]
-        print(f"{len(wanted)} trials, {len(missing)} to run", flush=True)
+        print(f"trials to run: {len(missing)} of {len(wanted)}", flush=True)
         if self.directory.last_record is None:  # a resumed run must find its mark
             self.directory.record_checkpoint({"name": "trials", "batch": 0} | self.tracker.mark)
         self.stop.graceful = True
@@ -271,7 +271,7 @@ class Trials:
         not be judged."""
         trials = self._in_order(wanted)
         if not trials:
-            raise RecipeError(f"all environments died: all of {len(wanted)} trials were given up")
+            raise RecipeError("the environments of all trials died, so there are no results")
         by_task: dict[str, list[dict[str, Any]]] = {}
         for trial in trials:
             by_task.setdefault(trial.task, []).append({"score": trial.rollout.reward})

@@ -171,8 +171,8 @@ class TrialTrainer(terminal.EpisodeTrainer):
             raise Died(trial.failed)
         if not trial.rollout.tokens:
             raise Died(
-                f"its agent recorded no sampled tokens: every answer was cut off at "
-                f"max_tokens={config.max_tokens}, or {config.agent} keeps no rollout details"
+                f"the agent {config.agent} recorded no sampled tokens: it keeps no rollout "
+                f"details, or every answer was cut off at max_tokens={config.max_tokens}"
             )
         return self.played(trial)
 

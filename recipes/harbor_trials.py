@@ -69,7 +69,7 @@ def read(folder: str, task: str, attempt: int) -> Trial:
     """Read the trial in a folder. Raises ValueError if the folder contains no finished trial."""
     result = _json(os.path.join(folder, "result.json"))
     if not isinstance(result, dict) or not result.get("finished_at"):
-        raise ValueError(f"{folder}: has no finished trial")
+        raise ValueError(f"{folder} has no finished trial")
     trajectory = _json(os.path.join(folder, "agent", "trajectory.json"))
     trajectory = trajectory if isinstance(trajectory, dict) else {}
     wrong = str((result.get("exception_info") or {}).get("exception_type") or "")

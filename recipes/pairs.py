@@ -125,7 +125,7 @@ def hold_out(read: Sequence[Pair | None], test_size: int, path: str) -> PairSpli
     """Leave out the ties, and split the pairs of a file; see `tasks.hold_out`."""
     held_out = [pair for pair in read if pair is not None]
     if ties := len(read) - len(held_out):
-        print(f"{ties} of {len(read)} comparisons left out: ties")
+        print(f"ties left out: {ties} of {len(read)} comparisons")
     return PairSplit(*tasks.hold_out(held_out, test_size, path, "pairs"))
 
 
@@ -178,7 +178,7 @@ def _compared(row: Row) -> Pair | None:
     prompt = inner.get("prompt_conversation")
     a, b = (inner.get(f"completion_{side}") for side in "AB")
     if extra := inner.unused():
-        raise row.wrong(f'"comparison" has "{extra[0]}", which would be lost')
+        raise row.wrong(f'"comparison" has "{extra[0]}", which would be lost: remove it')
     if label == "Tie":
         return None
     return _checked(row, prompt, a, b) if label == "A" else _checked(row, prompt, b, a)
@@ -210,5 +210,5 @@ def _answer(row: Row, value: Any) -> str:
         raise row.wrong("an answer must be a text or one message")
     [message] = value
     if isinstance(message, dict) and message.get("role") != "assistant":
-        raise row.wrong("an answer must be the assistant's")
+        raise row.wrong('an answer must have the role "assistant"')
     return row.messages(value, "an answer")[0]["content"]

@@ -103,7 +103,7 @@ def check_source(function: str) -> None:
         reason = getattr(error, "msg", None) or error
         raise RecipeError(f"{function}: not valid Python{place}: {reason}") from None
     if name.encode() not in source:
-        raise RecipeError(f"{function}: the file has no {name!r}")
+        raise RecipeError(f"{function}: the file has no function {name!r}")
 
 
 class _Child(NamedTuple):

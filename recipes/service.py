@@ -87,7 +87,7 @@ class Service:
             elif unreachable_since is None:
                 unreachable_since = time.monotonic()
             elif time.monotonic() - unreachable_since > self.patience_seconds:
-                raise RecipeError(f"the service at {self.url} is gone ({reason})")
+                raise RecipeError(f"the service at {self.url} no longer answers ({reason})")
         return request.result()
 
     def close(self) -> None:

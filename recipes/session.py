@@ -83,7 +83,7 @@ def session_folder(environment: Mapping[str, str]) -> str:
         parts = [environment[f"SWEEPER_{name}"] for name in ("ROOT", "SWEEP", "RUN")]
     except KeyError:
         raise service.RecipeError(
-            "a session cannot be started by hand: the tools of `sweeper agent mcp` start it"
+            "a session cannot be started by hand: start it with the tools of `sweeper agent mcp`"
         ) from None
     return os.path.join(parts[0], parts[1], "session", parts[2])
 
@@ -178,8 +178,8 @@ class Session(Trainer):
         if last > self.config.max_steps:
             remaining = self.config.max_steps - self.begun
             raise Refused(
-                f"max_steps={self.config.max_steps} leaves {remaining} steps: finish, or begin a "
-                "session with a larger max_steps from a checkpoint of this one"
+                f"max_steps={self.config.max_steps} leaves {remaining} steps: train no more, or "
+                "begin a session with a larger max_steps from a checkpoint of this session"
             )
         self.take(self.conversations(order.get("data")))
         while self.step < last:

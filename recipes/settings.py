@@ -234,7 +234,7 @@ class Policy(Training):
         for key in ("entropy_coef", "kl_penalty_coef"):
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{key} must not be negative, not {value}")
+                raise ValueError(f"{key} must be at least 0, not {value}")
 
 
 @chz.chz
@@ -299,7 +299,7 @@ def check_problems(config: Problems) -> None:
     check_at_least(config, test_size=1)
     for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
         if not low <= getattr(config, key) <= high:
-            raise ValueError(f"{key} must be {low} to {high}, not {getattr(config, key)}")
+            raise ValueError(f"{key} must be from {low} to {high}, not {getattr(config, key)}")
 
 
 def check_answering(config: Answering) -> None:
@@ -307,7 +307,7 @@ def check_answering(config: Answering) -> None:
     check_at_least(config, samples=1, max_tokens=1, in_flight=1, function_megabytes=32)
     check_positive(config, "function_seconds")
     if not (math.isfinite(config.temperature) and config.temperature >= 0):
-        raise ValueError(f"temperature must not be negative, not {config.temperature}")
+        raise ValueError(f"temperature must be at least 0, not {config.temperature}")
     if config.samples > 1 and config.temperature == 0:
         raise ValueError(
             "all samples are the same at temperature 0: set samples to 1, or raise temperature"
@@ -341,9 +341,11 @@ def check_settings(config: Settings) -> None:
     check_problems(config)
     check_at_least(config, train_size=1, max_length=2)
     if not 0 <= config.wrong_share <= 1:
-        raise ValueError(f"wrong_share must be 0 to 1, not {config.wrong_share}")
+        raise ValueError(f"wrong_share must be from 0 to 1, not {config.wrong_share}")
     if config.wrong_share and config.data is not None:
-        raise ValueError("wrong_share is for generated problems, not for those of data")
+        raise ValueError(
+            "wrong_share works only for generated problems: remove wrong_share or data"
+        )
 
 
 def without_order(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def load_suites(config: settings.Problems, suite: str | None, grader: str) -> li
     if not items:
         raise RecipeError(f"suite={suite} has no items")
     if total > len(items):
-        print(f"{total - len(items)} of {total} items are copies of others: asked once")
+        print(f"{total - len(items)} of {total} items are copies: each item is asked only once")
     if ungraded := sum(item.grader is None for item in items.values()):
         print(
             f"{ungraded} of {len(items)} items have no right answer: they are asked, but not graded"
@@ -156,7 +156,7 @@ def _item_of(row: Row, label: str, grader: str) -> Item:
     if not isinstance(choices, list) or not all(isinstance(option, str) for option in choices):
         raise row.wrong('"choices" must be a list of texts')
     if len(choices) > len(graders.LETTERS):
-        raise row.wrong(f'"choices" has more than {len(graders.LETTERS)}')
+        raise row.wrong(f'"choices" has more than {len(graders.LETTERS)} texts')
     messages = _conversation_of(row)
     answer = row.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
@@ -206,7 +206,7 @@ def _conversation_of(row: Row) -> Conversation:
         return [{"role": "user", "content": row.text(text, "the question")}]
     messages = row.messages(value)
     if messages[-1]["role"] == "assistant":
-        raise row.wrong("the last message must not be the assistant's")
+        raise row.wrong('the last message must not have the role "assistant"')
     return messages
 
 

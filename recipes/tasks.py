@@ -148,9 +148,9 @@ def hold_out(rows: Sequence[T], test_size: int, path: str, noun: str) -> tuple[l
     rest = (rows[i] for i in sorted(order[test_size:]))
     train = [row for row in rest if json.dumps(row) not in in_test]
     if copies := len(rows) - test_size - len(train):
-        print(f"{copies} of {len(rows)} {noun} left out: copies of those held out", flush=True)
+        print(f"{copies} of {len(rows)} {noun} left out: copies of held-out {noun}", flush=True)
     if not train:
-        raise RecipeError(f"{path}: nothing to train on, all of its {noun} are held out")
+        raise RecipeError(f"{path} leaves nothing to train on: all of its {noun} are held out")
     return train, test
 
 
@@ -195,7 +195,7 @@ def conversation(row: Row) -> Conversation:
     messages_of_row = row.messages(messages, marked=True)
     last = messages_of_row[-1]
     if last["role"] != "assistant":
-        raise row.wrong("the last message must be the assistant's")
+        raise row.wrong('the last message must have the role "assistant"')
     if last.get("trainable") is False:
         raise row.wrong("the last message is not trainable: end the conversation before it")
     for number, message in enumerate(messages_of_row):
@@ -214,7 +214,7 @@ def question(row: Row) -> Conversation:
     for key in ("tool_calls", "reasoning_content"):
         if key in messages[-1]:
             raise row.wrong(
-                f"the last message (the right answer) has {key}, but only its content is compared: "
+                f"the last message has {key}, but an answer is compared only with its content: "
                 f"remove {key}"
             )
     return messages

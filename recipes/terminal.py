@@ -243,8 +243,8 @@ class EpisodeTrainer(rl.GroupTrainer):
         if len(prompt) + self.config.max_tokens > self.config.context_limit:
             raise RecipeError(
                 f"context_limit={self.config.context_limit} is too small for {task.folder}: "
-                f"its prompt has {len(prompt)} tokens, and max_tokens={self.config.max_tokens} "
-                "more must fit"
+                f"its prompt has {len(prompt)} tokens, and its answer may have "
+                f"max_tokens={self.config.max_tokens}"
             )
         return Problem(messages, prompt, "", end, 0, task.name)
 
@@ -310,8 +310,8 @@ class EpisodeTrainer(rl.GroupTrainer):
             groups = [group for group in groups if group.rollouts]
             if not groups:
                 raise RecipeError(
-                    f"all environments died: all of {sum(map(len, ended))} episodes were given up "
-                    f"after {self.config.environment_retries} retries"
+                    "the environments of all episodes died, with "
+                    f"environment_retries={self.config.environment_retries}"
                 )
             return groups
 

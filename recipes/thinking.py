@@ -64,8 +64,8 @@ def applied(tokenizer: Any, thinking: str | None, model_name: str) -> Any:
     switches = set(_SWITCHES.findall(str(tokenizer.chat_template)))
     if not switches:
         raise RecipeError(
-            f"thinking={thinking}: the chat template of {model_name} has no switch for thoughts "
-            "(enable_thinking): leave thinking out"
+            f"thinking={thinking}: the chat template of {model_name} has no switch "
+            "enable_thinking: leave thinking out"
         )
     switched = copy.copy(tokenizer)
     values = dict.fromkeys(switches, thinking == "on")

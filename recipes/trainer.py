@@ -31,7 +31,7 @@ def run(recipe: str, trainer: type["Trainer"], config: settings.Training) -> Non
         directory = rundir.open_run(config.log_path, values, settings.FREE)
         if directory.finished:
             steps = directory.start_step
-            print(f"{config.log_path} holds this run, finished after {steps} steps")
+            print(f"{config.log_path} already has this run, which finished at step {steps}")
             return
         data = trainer.load_data(config)
         connection = service.connect(config.base_url, {"recipe": recipe})
@@ -120,7 +120,7 @@ class Trainer(ABC):
             return True
         if step > self.run.start_step and self.resumable(step) and not self.is_saved(step):
             self.record(step, self.save(step))
-        print(f"stopped by signal {self.stop.signum} after {step} steps", flush=True)
+        print(f"stopped by signal {self.stop.signum} at step {step}", flush=True)
         return False
 
     def adam(self, step: int) -> "tinker.AdamParams":

@@ -183,7 +183,7 @@ def _folders(registry: Registry, name: str) -> list[str]:
 def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
     if sweep.plan.stages:
         names = ", ".join(f"{sweep.name}/{stage.name}" for stage in sweep.plan.stages)
-        raise UsageError(f"{sweep.name} has stages, which are compared one by one: {names}")
+        raise UsageError(f"{sweep.name} has stages: name one of {names}")
     runs, retired = _placed(sweep.runs)
     return Source(sweep.name, registry, sweep.plan, sweep.metric, sweep.axes, runs, retired, sweep)
 

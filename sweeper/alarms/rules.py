@@ -339,7 +339,7 @@ ROW_RULES = (
 _GB = 1e9
 _KEYS = 6
 _NO_ANSWER = re.compile(
-    r"service at \S+ is gone"
+    r"service at \S+ (?:is gone|no longer answers)"
     r"|connection (?:error|refused|reset|aborted|timed out)"
     r"|connect(?:ion)?error|connecttimeout|name or service not known|name resolution"
     r"|no route to host|server disconnected|apitimeouterror|error code: 50[234]\b"

@@ -69,7 +69,7 @@ def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
             f"integers of shape ({n},) or ({n}, K), since model_input has {n} tokens"
         )
     if not (_in_vocabulary(datum.tokens, shape) and _in_vocabulary(targets, shape)):
-        raise RequestError(f"{where}: a token is outside the vocabulary of {shape.vocab}")
+        raise RequestError(f"{where}: a token is outside the vocabulary of {shape.vocab} tokens")
     for name in _IGNORED:
         if name in datum.inputs:
             raise RequestError(f"{where}: a {name} for each token is not supported; "

@@ -168,7 +168,7 @@ def load(name: str, directory: str) -> Model:
             )
         shape, base = _shape(config), _read_weights(directory)
     except (OSError, KeyError, ValueError) as error:
-        raise ValueError(f"model {name} in {directory}: {error}") from error
+        raise ValueError(f"cannot load the model {name} from {directory}: {error}") from error
     if "head" not in base and config.get("tie_word_embeddings"):
         base["head"] = base["embed"]
     expected = {"embed", "norm", "head"} | {
@@ -176,7 +176,7 @@ def load(name: str, directory: str) -> Model:
     }
     missing = sorted(expected - set(base))
     if any(not name.endswith(("q_norm", "k_norm")) for name in missing):
-        raise ValueError(f"model {name} in {directory}: no weights for {', '.join(missing)}")
+        raise ValueError(f"the model {name} in {directory} lacks the weights {', '.join(missing)}")
     for array in base.values():
         array.flags.writeable = False
     eos = config.get("eos_token_id")
@@ -199,12 +199,12 @@ class Models:
         self._directory, self._extra = directory, dict(extra or {})
         targets = self._aliases = dict[str, str]()
         for name, target in (aliases or {}).items():
-            if name in self.names() or not _NAME.fullmatch(name):
-                raise ValueError(
-                    f"{name!r} cannot be an alias: it is a model's name, or not a valid name"
-                )
+            if name in self.names():
+                raise ValueError(f"{name!r} cannot be an alias: a model has this name")
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be an alias: it is not a valid name")
             if target not in self.names() or target in targets:
-                raise ValueError(f"alias {name}: no model {target!r}")
+                raise ValueError(f"alias {name}: there is no model {target!r}")
             targets[name] = target
         self._loaded: dict[str, Model] = {}
         self._lock = threading.Lock()

@@ -140,7 +140,9 @@ def _moments(checkpoint: Checkpoint, place: Place, *, optimizer_too: bool) -> Mo
     if not optimizer_too:
         return Moments({}, {}, 0)
     if checkpoint.moments is None:
-        raise RequestError(f"{place} has no optimizer state: use tinker://<run>/weights/<name>")
+        raise RequestError(
+            f"{place} has no optimizer state: use a checkpoint at tinker://<run>/weights/<name>"
+        )
     return checkpoint.moments
 
 
@@ -162,8 +164,8 @@ def load_into(run: Run, place: Place, checkpoint: Checkpoint, *, optimizer_too: 
     }
     if checkpoint.base != adapter.model.name or not same:
         raise RequestError(
-            f"{place} has the model {checkpoint.base} with {checkpoint.config}, but this training "
-            f"client has {adapter.model.name} with {adapter.config}"
+            f"{place} was saved from {checkpoint.base} with {checkpoint.config}, but this training "
+            f"client trains {adapter.model.name} with {adapter.config}"
         )
     run.moments = _moments(checkpoint, place, optimizer_too=optimizer_too)
     run.adapter = Adapter(adapter.model, adapter.config, checkpoint.adapter)
@@ -217,7 +219,9 @@ class Targets(NamedTuple):
         if not (self.ids >= 0).any():
             raise RequestError("target_prompt_logprobs names no token")
         if self.ids.min() < -1 or self.ids.max() >= vocab:
-            raise RequestError(f"target_prompt_logprobs has ids outside the vocabulary of {vocab}")
+            raise RequestError(
+                f"target_prompt_logprobs has ids outside the vocabulary of {vocab} tokens"
+            )
 
     @property
     def first(self) -> int:

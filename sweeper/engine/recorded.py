@@ -73,7 +73,7 @@ class Records:
         targets = datum.inputs.get("target_tokens")
         if not datum.spans or targets is None or targets.ndim != 1:
             raise RequestError(
-                f"{where}: this loss needs provenance for one target token per position: use "
+                f"{where}: this loss needs provenance for each target token: use "
                 "Datum.with_provenance"
             )
         recorded, drawn = np.zeros(len(targets), np.float32), np.zeros(len(targets), bool)
@@ -88,14 +88,16 @@ class Records:
             if not np.array_equal(sequence.tokens[part], targets[place]):
                 raise RequestError(
                     f"{where}: the target tokens {place.start} to {place.stop} are not the tokens "
-                    f"{part.start} to {part.stop} of {span.sequence}"
+                    f"{part.start} to {part.stop} of the sequence {span.sequence}"
                 )
             recorded[place], drawn[place] = sequence.logprobs[part], True
         if at != len(targets):
             raise RequestError(f"{where}: its spans cover {at} of {len(targets)} target tokens")
         advantages = datum.inputs.get("advantages", np.zeros(0))
         if len(advantages) == at and np.any(advantages[~drawn]):
-            raise RequestError(f"{where}: a token that was not sampled has an advantage")
+            raise RequestError(
+                f"{where}: a token that was not sampled has an advantage: set this advantage to 0"
+            )
         weights = datum.inputs.get("weights", np.ones(at, np.float32))
         weights = weights * drawn if weights.shape == drawn.shape else weights
         return datum._replace(inputs={**datum.inputs, RECORDED: recorded, "weights": weights})

@@ -77,9 +77,11 @@ def check(shape: Shape, tokens: list[int]) -> None:
     if not tokens:
         raise RequestError("the prompt is empty")
     if len(tokens) > shape.context:
-        raise RequestError(f"the prompt has {len(tokens)} tokens; the context is {shape.context}")
+        raise RequestError(
+            f"the prompt has {len(tokens)} tokens; the context has room for {shape.context}"
+        )
     if min(tokens) < 0 or max(tokens) >= shape.vocab:
-        raise RequestError(f"the prompt has a token outside the vocabulary of {shape.vocab}")
+        raise RequestError(f"the prompt has a token outside the vocabulary of {shape.vocab} tokens")
 
 
 def read(

@@ -49,7 +49,7 @@ def _locked(home: str) -> Generator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise EngineError(
-                        f"another engine serves {home}: see `sweeper engine status`"
+                        f"another engine serves the folder {home}: see `sweeper engine status`"
                     ) from None
                 time.sleep(0.05)
         yield
@@ -116,7 +116,12 @@ class _Recorded(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         atomic_write(self._path, json.dumps(self._record).encode())
-        log.info("engine %s at %s, pid %d", __version__, self._record["url"], os.getpid())
+        log.info(
+            "the engine (version %s, process %d) serves %s",
+            __version__,
+            os.getpid(),
+            self._record["url"],
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         try:

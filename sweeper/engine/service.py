@@ -134,7 +134,7 @@ class Service:
             self._records.sweep()
             for session in self.registry.sweep():
                 self._ended(session)
-                log.info("session %s has ended: its client sends no heartbeat", session)
+                log.info("session %s has ended: its client sent no heartbeat for too long", session)
             for run in self.registry.runs():
                 self.scheduler.pass_over(run.lane, _MISSING_SECONDS)
             alive = {session.id for session in self.registry.sessions()}
@@ -201,7 +201,7 @@ class Service:
         def job() -> Reply:
             run = operations.create(name, self.models.get(model), config, body.get("user_metadata"))
             self.registry.add_run(session.id, run)
-            log.info("training client %s: %s, rank %d", name, model, config.rank)
+            log.info("created training client %s: %s, LoRA rank %d", name, model, config.rank)
             return Reply({"model_id": name, "type": "create_model"})
 
         return self._seated(session.id, name, job)
@@ -291,7 +291,9 @@ class Service:
 
         def job(run: Run) -> Reply:
             if body.get("age_encryption_recipients"):
-                raise RequestError("age_encryption_recipients: weights are not encrypted here")
+                raise RequestError(
+                    "weights cannot be encrypted here: omit age_encryption_recipients"
+                )
             request = _save_request(body, "external_weights", body["path"])
             place = operations.save(self.vault, run, request)
             return Reply({"path": str(place), "type": "save_weights_external"})
@@ -327,7 +329,7 @@ class Service:
                 user_metadata=body.get("user_metadata"),
             )
             self.registry.add_run(session.id, run)
-            log.info("training client %s from %s", name, place)
+            log.info("created training client %s from %s", name, place)
             return Reply({"path": str(place), "model_id": name, "type": "load_weights"})
 
         return self._seated(session.id, name, job)

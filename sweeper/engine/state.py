@@ -198,7 +198,7 @@ class Registry:
         """Add a training client to its session."""
         with self._lock:
             if session not in self._sessions:
-                raise Unknown(f"there is no session {session}")
+                raise Unknown(f"there is no session {session}: it ended")
             self._runs[run.id] = run
             if run.id not in self._sessions[session].runs:
                 self._sessions[session].runs.append(run.id)
@@ -223,7 +223,7 @@ class Registry:
         used one is dropped."""
         with self._lock:
             if session not in self._sessions:
-                raise Unknown(f"there is no session {session}")
+                raise Unknown(f"there is no session {session}: it ended")
             held = self._samplers[session]
             held[sampler.id] = sampler
             self._sessions[session].samplers.append(sampler.id)
@@ -249,8 +249,8 @@ class Registry:
             held = self._samplers.get(session)
             if held is None or name not in held:
                 raise Unknown(
-                    f"there is no sampler {name}: a session keeps only the {SAMPLERS} that it "
-                    f"used last; to keep weights longer, save them under a name"
+                    f"there is no sampler {name}: a session keeps only the {SAMPLERS} "
+                    "samplers that it used last. To keep weights longer, save them under a name"
                 )
             held.move_to_end(name)
             return held[name]

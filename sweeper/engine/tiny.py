@@ -230,5 +230,5 @@ def ensure(models: str, name: str = TINY) -> str:
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
     if not _is_this(directory, config):
-        raise OSError(f"could not write the model {name} to {directory}")
+        raise OSError(f"could not write the model {name} to {directory}: check this folder")
     return directory

@@ -137,7 +137,7 @@ def json_head(data: bytes) -> dict[str, str | int]:
 def _tensor(tensor: "pb.Tensor", name: str) -> Numbers:
     kind = _FROM_WIRE.get(tensor.dtype)
     if kind is None:
-        raise RequestError(f"loss_fn_inputs[{name!r}] has a type that this engine does not support")
+        raise RequestError(f"loss_fn_inputs[{name!r}]: use the type float32, int64 or int32")
     shape = tuple(tensor.shape)
     try:
         if not tensor.HasField("sparse_csr"):

@@ -101,7 +101,7 @@ def _parts(node: ast.expr, text: str) -> list[ast.expr]:
         if node.keywords or not node.args or any(isinstance(a, ast.Starred) for a in node.args):
             raise Uncomputable(f"{name} takes numbers")
         return node.args
-    raise Uncomputable(f"{_part(text, node)!r} is not arithmetic")
+    raise Uncomputable(f"{_part(text, node)!r} is not allowed in an expression")
 
 
 def _key(node: ast.expr) -> str | None:
@@ -150,7 +150,7 @@ class _Computing:
             case ast.Call(func=ast.Name(id=name)):
                 result = self._called(name, [self._number(item) for item in node.args])
             case _:
-                raise Uncomputable(f"{_part(self.text, node)!r} is not arithmetic")
+                raise Uncomputable(f"{_part(self.text, node)!r} is not allowed in an expression")
         return result
 
     def _number(self, node: ast.expr) -> float:
@@ -197,7 +197,7 @@ def _bounded(value: object) -> float:
     if isinstance(value, complex):
         raise Uncomputable("has no real value")
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:
-        raise Uncomputable(f"makes an integer of more than {_MAX_BITS} bits")
+        raise Uncomputable(f"the result is an integer of more than {_MAX_BITS} bits")
     if not is_number(value) or (isinstance(value, float) and not math.isfinite(value)):
         raise Uncomputable("has no finite value")
     return value
@@ -207,7 +207,7 @@ def _power(base: float, exponent: float) -> object:
     """Return a power. Raises `Uncomputable` if the result would be too long to compute."""
     if isinstance(base, int) and isinstance(exponent, int) and abs(base) > 1:
         if base.bit_length() * max(exponent, 0) > 2 * _MAX_BITS:
-            raise Uncomputable(f"makes an integer of more than {_MAX_BITS} bits")
+            raise Uncomputable(f"the result is an integer of more than {_MAX_BITS} bits")
         if exponent < 0:
             return float(base) ** exponent
     return base**exponent

@@ -179,7 +179,7 @@ class Resolver:
             self._spent += len(text)
             if self._spent > _MAX_KEPT:
                 raise BrokenReference(
-                    f"references make more than {_MAX_KEPT} characters in this grid"
+                    f"the values of all references have more than {_MAX_KEPT} characters together"
                 )
             same = self._values[text] = self._by_id[id(value)] = value
         return same
@@ -218,7 +218,7 @@ class _Reading:
             cycle = " -> ".join([*path[path.index(key) :], key])
             raise BrokenReference(f"references form a cycle: {cycle[:200]}")
         if len(path) > MAX_DEPTH:
-            raise BrokenReference(f"a chain of more than {MAX_DEPTH} references")
+            raise BrokenReference(f"the chain of references is longer than {MAX_DEPTH}")
         if key in self.config:
             value = self.config[key]
             return self.fill(value, (*path, key)) if key in self.keys else value
@@ -251,12 +251,12 @@ class _Reading:
         self.work += 4 * size if type(made) in (dict, list) else size // 64
         if size > MAX_MADE:
             raise BrokenReference(
-                f"references make a value longer than {MAX_MADE} characters, or nested deeper "
-                f"than {MAX_DEPTH} levels"
+                f"with its references resolved, the value is longer than {MAX_MADE} characters, or "
+                f"nested deeper than {MAX_DEPTH} levels"
             )
         if self.spent > _MAX_CONFIG:
             raise BrokenReference(
-                f"references make one configuration longer than {_MAX_CONFIG} characters"
+                f"with references resolved, a configuration is longer than {_MAX_CONFIG} characters"
             )
         return made
 
@@ -297,7 +297,9 @@ class _Reading:
                 parts.append(value if isinstance(value, str) else canonical(value))
             length += len(parts[-1])
             if length > MAX_MADE:
-                raise BrokenReference(f"references make a value longer than {MAX_MADE} characters")
+                raise BrokenReference(
+                    f"with its references resolved, the value is longer than {MAX_MADE} characters"
+                )
             end = match.end()
         return "".join([*parts, text[end:]])
 

@@ -46,8 +46,8 @@ def check(folder: SweepFolder) -> None:
     in this process's memory, and `StoreError` if it does not answer or if a test write fails."""
     if folder.store.root.startswith("memory://"):
         raise UsageError(
-            f"{folder.store.root} is in the memory of this process, which jobs cannot "
-            "read: use a folder"
+            f"jobs cannot read {folder.store.root}, which is in the memory of this process: "
+            "use a folder"
         )
     probe(folder.store, folder.launcher)
 
@@ -271,8 +271,8 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> No
         service = folder.read_service()
     except Damaged as error:
         raise Damaged(
-            f"{error}; end the running launcher with `{stop}`, and launch again, which "
-            "rewrites the record"
+            f"{error}: end the running launcher with `{stop}`, and launch again to rewrite this "
+            "file"
         ) from error
     elsewhere = False
     if folder.store.is_remote:
@@ -286,8 +286,8 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> No
     if elsewhere or moved or other or foreign:
         raise AnotherLauncher(
             f"{AnotherLauncher.at_work(plan.name, folder.store.root)}, or end it with "
-            f"`{stop}`: a running launcher can only take up a new plan on the same machine, "
-            "backend and service"
+            f"`{stop}`. A running launcher accepts a new plan only from the same machine, and only "
+            "for the same backend and service"
         )
 
 

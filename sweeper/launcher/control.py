@@ -133,8 +133,8 @@ def _cancel_runs(
             last_count = len(left)
         if time.monotonic() > deadline:
             raise EnvironmentFailure(
-                f"{len(left)} runs of {folder.name!r} are still running after {seconds:g} s, "
-                "though they were asked to stop: see "
+                f"{plural(len(left), 'run')} of {folder.name!r} did not stop within {seconds:g} s: "
+                "see "
                 f"`{hint('status', folder.name, root=folder.store.root)}`"
             )
         if not is_held(folder):
@@ -153,8 +153,8 @@ def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
         folder.read_service()
     except Damaged as error:
         tell(
-            f"{error}; runs are stopped without this file, and `sweeper store gc` removes their "
-            "environment"
+            f"{error}; the runs can be stopped without this file. Later, remove their saved "
+            "environment with `sweeper store gc`"
         )
     except (NotFound, StoreError):
         pass  # A missing or unreadable record does not prevent stopping the runs.
@@ -185,7 +185,7 @@ def _stop(
     moved = moved_from(folder, plan, located(backends))
     if moved is not None:
         tell(
-            f"the jobs are at {moved}, which cannot be reached from here: each ends once "
+            f"the jobs are at {moved}, which cannot be reached from here. Each job ends when "
             "its worker sees the request"
         )
     scheduler = Scheduler(Context(folder, backends), starting=False)
@@ -209,9 +209,9 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
     named = [options_of(plan.launch, place).get("address") for place in plan.launch.places]
     if any(named) and not is_ours(plan.recorded):
         raise UsageError(
-            f"{folder} was not launched by you from here, and names the address "
-            f"{next(filter(None, named))}: running jobs stop once their workers see the request; "
-            "queued jobs must be cancelled there by the user who launched the sweep"
+            f"{folder} was not launched by you from here, so its queued jobs at "
+            f"{next(filter(None, named))} are not cancelled. The user who launched the sweep must "
+            "cancel them. Running jobs stop when their workers see the request"
         )
 
 

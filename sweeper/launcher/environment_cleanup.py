@@ -121,7 +121,8 @@ def refuse_if_folder_missing(folder: SweepFolder) -> None:
     if os.path.exists(path) and not _has_anything(folder):
         raise StoreError(
             f"{folder.address}: this sweep was launched before and has not ended, but its folder "
-            f"is missing: is its disk mounted? If you have removed the sweep, remove {path} as well"
+            f"is missing. Check that its disk is mounted. If you have removed the sweep, also "
+            f"remove {path}"
         )
 
 

@@ -131,10 +131,10 @@ def launch(  # noqa: PLR0913  (the options of the command)
         from sweeper.grid.translation.from_configs import grid_of
 
         source = grid_of(source, main, name)
-    elif name is not None or not isinstance(source, Plan | str | os.PathLike | Mapping):
-        raise UsageError(
-            "launch: a list of configs needs main=FUNCTION, and name works only with main"
-        )
+    elif not isinstance(source, Plan | str | os.PathLike | Mapping):
+        raise UsageError("launch: a list of configs needs main=FUNCTION")
+    elif name is not None:
+        raise UsageError("launch: name works only with main=FUNCTION")
     planned = source if isinstance(source, Plan) else plan(source, overrides)
 
     def dropping(_: Sequence[str]) -> bool:
@@ -266,7 +266,7 @@ def _open(
     opened = open_places(plan.launch, plan.name, folder.address, quiet=True)
     for place, backend in opened.items():
         if isinstance(backend, Away):
-            tell(f"{place} does not answer now and will be used once it does: {backend.why}")
+            tell(f"{place} does not answer, and gets no jobs until it does: {backend.why}")
     return opened, _places_on_record(folder)
 
 
@@ -365,7 +365,7 @@ def _drive_plan(
 
     bring_home(over=False)
     places = ", ".join(backends)
-    _LOG.info("process %d drives %d runs at %s", os.getpid(), len(plan.runs), places)
+    _LOG.info("launcher in process %d at %s; runs: %d", os.getpid(), places, len(plan.runs))
     context = Context(folder, backends)
     scheduler = Scheduler(context, notify=notify, smoke=smoke, check=check, ending=bring_home)
     mark = environment_file.mark_of(environment_file.env_file(folder.address))
@@ -402,7 +402,9 @@ def pack_results(folder: SweepFolder, outcomes: Mapping[str, bytes] | None = Non
         before = outcomes or {}
         pack(snapshot, folder.name, entries, lambda path: before.get(path) or snapshot.read(path))
     except StoreError as error:
-        _LOG.info("results are not packed: %s", error)
+        _LOG.info(
+            "the results were not packed, so readers of the store need more requests: %s", error
+        )
 
 
 def _is_result(folder: SweepFolder, entry: Entry) -> bool:
@@ -474,7 +476,10 @@ def _values(path: str, wanted: set[str]) -> Iterator[tuple[str, str]]:
         if match is None:
             name = line.partition("=")[0].strip().removeprefix("export ").strip()
             if name in wanted:
-                raise UsageError(f"{path}:{number}: write {name} as NAME=value, or quote the value")
+                raise UsageError(
+                    f"{path}:{number}: the line of {name} cannot be read: write {name}=VALUE, or "
+                    f"{name}='VALUE' if the value has spaces or quotes"
+                )
         elif match["name"] in wanted:
             kinds = (match[kind] for kind in ("single", "double", "plain"))
             yield match["name"], next(value for value in kinds if value is not None)

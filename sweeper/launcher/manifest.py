@@ -71,8 +71,8 @@ def record(
         plan.launch.max_parallel,
     ):
         tell(
-            f"max_parallel is {plan.launch.max_parallel} again, as in the grid; it was "
-            f"set to {parallel} before"
+            f"max_parallel is now {plan.launch.max_parallel}, as in the grid; the earlier "
+            f"setting of {parallel} no longer applies"
         )
     forget(folder, "plan", "parallel", "stop", "cancel")
 
@@ -116,11 +116,13 @@ def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[s
     # Other jobs do not get these files, which `has_code` reports.
     if code.live and capabilities.files:
         tell(
-            "files that are not in the copy of the code, so runs use their latest version: "
+            "some files are not in the copy of the code, so runs see later changes of them: "
             f"{first_of(code.live, 3)}"
         )
     if code.why is not None and not live and code.in_checkout:
-        tell(f"runs use the code in place, as it is when each run starts: {code.why}")
+        tell(
+            f"the code is not copied, so each run uses it as it is when the run starts: {code.why}"
+        )
     return now
 
 

@@ -32,7 +32,7 @@ _NAMED = 3
 _ANSWER_SECONDS = 20.0
 """Seconds to wait for a backend's answer. Some backends check for 15 s before they report a job
 as missing."""
-_CANCEL = "`sweeper cancel` them, launch, and `sweeper retry` them"
+_CANCEL = "use `sweeper cancel`, launch, and use `sweeper retry` for these runs"
 
 
 def place_of(backend: Backend) -> dict[str, str]:
@@ -57,7 +57,7 @@ def refuse_another(before: Located, name: str, backend: Backend) -> None:
     for place in before:
         if place["backend"] == name and not _is_part(place, here):
             raise EnvironmentFailure(
-                f"jobs are at {_shown(place)}, but from here {name} leads to {_shown(here)}"
+                f"the jobs are at {_shown(place)}, but on this machine {name} is {_shown(here)}"
             )
 
 
@@ -146,14 +146,14 @@ def _refuse_unless_none(
     if submitted:
         raise UsageError(
             f"{sweep}: unfinished runs were submitted to {there}, and a launch to {here} "
-            f"would not find their jobs: launch with the earlier setting, or {_CANCEL} "
-            f"({first_of(submitted, _NAMED)})"
+            f"would not find their jobs: launch with the earlier setting, or {_CANCEL}: "
+            f"{first_of(submitted, _NAMED)}"
         )
     if unknown is not None:
         raise UsageError(
             f"{sweep}: {there} may have jobs of unfinished runs ({unknown}), and a launch to "
-            f"{here} would not find them: launch again when these jobs can be listed, or {_CANCEL} "
-            f"({first_of(list(opened.values()), _NAMED)})"
+            f"{here} would not find them: launch again when these jobs can be listed, or "
+            f"{_CANCEL}: {first_of(list(opened.values()), _NAMED)}"
         )
 
 

@@ -67,13 +67,13 @@ def _admit(
             "s3://bucket/prefix`, or set SWEEPER_ROOT to such an address"
         )
     if live:
-        raise UsageError(f"{backend}: --live does not work where jobs cannot reach the checkout")
+        raise UsageError(f"{backend}: --live does not work, because jobs cannot read the checkout")
     needed = [*secrets, *([_SERVICE_KEY] if service == "local" else [])]
     for name in needed:
         if name not in capabilities.secrets:
             raise UsageError(
-                f"{backend}: jobs get only the secrets that the grid names: say where jobs find "
-                f"{name}{where_to_say(backend_type(backend), name)}"
+                f"{backend}: in the grid, say where jobs find {name}"
+                f"{where_to_say(backend_type(backend), name)}"
             )
 
 
@@ -86,9 +86,9 @@ def engine_url(capabilities: Capabilities) -> str | None:
     url, token = os.environ.get(ENGINE_URL, ""), os.environ.get(TOKEN, "")
     if not url.startswith(("http://", "https://")) or not token:
         raise UsageError(
-            "service: local needs an engine that the jobs can reach: start one with `sweeper "
-            f"engine start --host ADDRESS`, set {ENGINE_URL} to http://ADDRESS:PORT and "
-            f"{TOKEN} to its token; or use `service: tinker`"
+            "service: local needs an engine that the jobs can reach. Start one with `sweeper "
+            f"engine start --host ADDRESS`, and set {ENGINE_URL} to http://ADDRESS:PORT and "
+            f"{TOKEN} to its token. Or use `service: tinker`"
         )
     return url.rstrip("/")
 
@@ -130,7 +130,7 @@ def has_code(
             )
         tell(f"no code is sent with the jobs ({code.why}): their image must contain it")
     if code.linked:
-        tell(f"the copy of the code that jobs get does not contain {first_of(code.linked, 3)}")
+        tell(f"jobs do not get these files of the checkout: {first_of(code.linked, 3)}")
 
 
 def try_out(
@@ -183,7 +183,7 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
     info = ensure_engine(plan.launch.places)
     for name in sorted(texts_of(plan) & info.aliases.keys()):
         tell(
-            f"{info.aliases[name]} stands in for {name}: a rehearsal, whose results do not "
+            f"{info.aliases[name]} stands in for {name}, so the results are a rehearsal and do not "
             f"apply to {name}"
         )
     for line in missing_at_engine(plan, info.models):

@@ -336,8 +336,8 @@ def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
     if all(backend_type(place).manifests is None for place in launch.places):
         others = ", ".join(kind.name for kind in every_backend() if kind.manifests is not None)
         raise UsageError(
-            f"--manifest: jobs of {' and '.join(launch.places)} have no manifests, only "
-            f"those of {others}: `--json` shows each job"
+            f"--manifest: jobs of {' and '.join(launch.places)} have no manifests; only "
+            f"jobs of {others} have them. Use `--json` to see each job"
         )
     admit(
         launch,

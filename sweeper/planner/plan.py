@@ -117,7 +117,7 @@ def _fetched(
 
     above, _, name = source.rpartition("/")
     if above.endswith(":/"):
-        raise GridError([f"{source}: names no file in a bucket: write {above}/BUCKET/{name}"])
+        raise GridError([f"{source} names no bucket: write {above}/BUCKET/{name}"])
     try:
         return GridText(source, open_store(above).read(name))
     except (NotFound, StoreError) as error:

@@ -339,7 +339,7 @@ def _refuse_names() -> None:
     in a grid, and evaluate strings that begin with `lambda`."""
 
     def refuse(self: MetaFactory, factory: str) -> typing.NoReturn:  # noqa: ARG001
-        raise MetaFromString("a grid gives data, not names of classes or functions")
+        raise MetaFromString("a value cannot be the name of a class or a function")
 
     pending: list[type[MetaFactory]] = [MetaFactory]
     while pending:

@@ -63,7 +63,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
     while len(data) < length:
         more = connection.recv(length - len(data))
         if not more:
-            raise ConnectionError("the other side is gone")
+            raise ConnectionError("the other process closed the connection")
         data += more
     return data
 

@@ -211,7 +211,7 @@ def _unpack(data: bytes, folder: str) -> None:
             os.makedirs(parent, exist_ok=True)
             if os.path.realpath(parent) != os.path.join(os.path.realpath(folder), *_below(member)):
                 raise StoreError(
-                    f"the code of this run is damaged: {member.name!r} is below a link"
+                    f"the code of this run is damaged: {member.name!r} is in a linked folder"
                 )
             source = tar.extractfile(member) if member.isreg() else None
             if source is not None:

@@ -22,7 +22,7 @@ def logs(
     """Return the last `lines` printed lines of each run of a sweep, by run name. Only runs that
     match `runs`, `state` and `where` are included. Raises `NotFound`, `UsageError`."""
     if not 1 <= lines <= _MOST:
-        raise UsageError(f"{lines} lines: use a number from 1 to {_MOST}")
+        raise UsageError(f"cannot show {lines} lines: use a number from 1 to {_MOST}")
     selected = Registry(root or default_root(), snapshot=True).sweep(sweep)
     chosen = pick(selected.runs, runs, state, where)
     return {run.name: run.log_tail(lines, limit=lines * 4096) for run in chosen}

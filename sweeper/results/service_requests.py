@@ -108,7 +108,8 @@ def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
         return hosted(environ)
     if name != "local":
         raise UsageError(
-            f"this needs a model service (tinker or local); these runs use {name or 'none'}"
+            "this works only for runs with `service: tinker` or `service: local`; these runs have "
+            f"`service: {name or 'none'}`"
         )
     from sweeper.engine import lifecycle
 

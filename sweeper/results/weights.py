@@ -44,7 +44,7 @@ def choose(run: RecordedRun, checkpoint: str, *keys: str) -> Row:
     if not records:
         use = "continue from" if keys == (STATE,) else "sample from"
         raise NotFound(
-            f"{name}: no checkpoint to {use} is recorded: `sweeper show` lists its checkpoints"
+            f"{name} has recorded no checkpoint to {use}: `sweeper show` lists all checkpoints"
         )
     if checkpoint == "final":
         return dict(next(filter(None, (last(records, key) for key in keys)), records[-1]))
@@ -103,7 +103,7 @@ def _plain_name(file: str) -> str:
     """Return the name of a file that the service lists. Raises `EnvironmentFailure` if the name is
     a path."""
     if os.path.basename(file) != file or file in ("", ".", ".."):
-        raise EnvironmentFailure(f"the service lists a file {file!r}, which is not a plain name")
+        raise EnvironmentFailure(f"the service lists a file {file!r}, but a file's name has no /")
     return file
 
 
@@ -136,8 +136,8 @@ def find_cookbook(python: str | None) -> str:
         return find_python(python)
     if importlib.util.find_spec("tinker_cookbook") is None:
         raise UsageError(
-            "this command needs tinker-cookbook: give the interpreter of an environment with "
-            "tinker-cookbook as --python (`make cookbook` makes .venv-cookbook/bin/python)"
+            "this command needs tinker-cookbook: run `make cookbook`, and add `--python "
+            ".venv-cookbook/bin/python`"
         )
     return sys.executable
 

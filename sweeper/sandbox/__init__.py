@@ -40,7 +40,7 @@ def check_kind(kind: str) -> None:
     """Raise ValueError if `kind` is not a valid kind of environment."""
     name, _, variant = kind.partition(":")
     if name not in KINDS or (variant and name != "harbor"):
-        raise ValueError(f"{kind!r} is not a kind of environment: {', '.join(KINDS)}")
+        raise ValueError(f"no kind of environment {kind!r}: use one of {', '.join(KINDS)}")
     if name == "harbor" and not variant:
         raise ValueError("environment=harbor needs a type, as in harbor:docker or harbor:modal")
 

@@ -223,8 +223,8 @@ class Bubblewrap(InShell):
         root = self._made.root
         if root is not None and os.geteuid() == 0 and os.stat(root).st_uid != _NOBODY:
             raise NotThere(
-                f"{root}: environments that root starts belong to the user {_NOBODY}, "
-                f"who must own this folder: chown -R {_NOBODY}:{_NOBODY} {root}"
+                f"{root} must belong to the user {_NOBODY}, as whom root starts environments: "
+                f"run chown -R {_NOBODY}:{_NOBODY} {root}"
             )
         read, write = os.pipe()
         try:

@@ -114,7 +114,9 @@ class Container(InShell):
         made = self._made
         if made.root is not None:
             if self._command != "podman":
-                raise NotThere(f"{made.root}: only podman and bubblewrap support a prepared root")
+                raise NotThere(
+                    f"{made.root}: only podman and bubblewrap support a prepared root file system"
+                )
             return ["--rootfs", f"{os.path.abspath(made.root)}:O"]
         folder = made.context or os.path.join(made.folder or "", "environment")
         if not os.path.exists(os.path.join(folder, "Dockerfile")):

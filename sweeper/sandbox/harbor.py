@@ -163,7 +163,7 @@ class Harbor:
                 seconds + 2 * _PATIENCE,
             )
         except TimeoutError:
-            raise Died("a command does not end") from None
+            raise Died("a command did not end after its time limit") from None
         output.add(((result.stdout or "") + (result.stderr or "")).encode(errors="replace"))
         if result.return_code in (_TIMED_OUT, 137):
             self.reset()

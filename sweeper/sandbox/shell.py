@@ -201,7 +201,7 @@ class Shell:
                 while number and not self._shell_answers():
                     pass  # A repeated signal has also ended the next shell.
                 return
-        raise Died("the shell of the environment does not end")
+        raise Died("the shell of the environment could not be ended")
 
     def _shell_answers(self) -> bool:
         """Return True if the shell answers, and False if it has ended instead."""

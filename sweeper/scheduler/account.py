@@ -401,8 +401,8 @@ class StoredRecord:
             if self._add(page):
                 return page
         raise StoreError(
-            f"{place_of(self._store, self._pages)}: too many launchers write at once; "
-            "trying again later"
+            f"{place_of(self._store, self._pages)}: too many launchers write here at once; "
+            "this launcher tries again later"
         )
 
     def _add(self, page: Page) -> bool:

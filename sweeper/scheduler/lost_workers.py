@@ -92,7 +92,7 @@ class LostWorkers:
         lost = status.state is JobState.ABSENT and quiet > self._lease_s and self._starting
         if lost:
             _LOG.warning(
-                "%s is lost: its backend does not know its job, and its worker sent no heartbeat "
+                "%s is lost: the backend has no such job, and the worker sent no heartbeat "
                 "for %.0f s",
                 token(run, attempt),
                 quiet,

@@ -337,7 +337,7 @@ class Stages:
         pinned = self._pins.keep(path)
         past = end is not None and end.timestamp() < self._context.wall()
         if pinned == "gone" or (pinned == "unknown" and past):
-            raise Missing(f"{key} of {run.name}: that checkpoint has expired")
+            raise Missing(f"{key} of {run.name}, which has expired")
         if pinned == "unknown":
             checkpoint_name = f"the checkpoint of {run.name} from which other runs start"
             names = f"{self._context.sweep}/{run.name}", "--ttl", "never"

@@ -70,7 +70,8 @@ class LocalStore:
         if inode != before:
             if before and not os.listdir(self.root):
                 raise StoreError(
-                    f"{self.root} is empty now, but had files before: is its disk mounted?"
+                    f"{self.root} is empty now, but had files before: check that its disk "
+                    "is mounted"
                 )
             self._inode = inode
 

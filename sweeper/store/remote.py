@@ -96,17 +96,15 @@ def open_remote(root: str) -> "RemoteStore":
     scheme, _, rest = root.partition("://")
     kind = _KINDS.get(scheme)
     if kind is None:
-        raise StoreError(
-            f"{scheme}://...: no store for {scheme}://; use a folder, s3://, gs:// or az://"
-        )
+        raise StoreError(f"there is no store for {scheme}://; use a folder, s3://, gs:// or az://")
     authority = rest.partition("/")[0]
     if ":" in authority.rpartition("@")[0] or (scheme in ("s3", "s3a") and "@" in authority):
         raise StoreError(
-            f"{scheme}://***@...: remove the credentials from the address, which is recorded "
-            "in many places: use AWS_PROFILE, your provider's variables, or its files"
+            f"{scheme}:// root: remove the credentials from the address, because the address is "
+            "recorded in many files. Use AWS_PROFILE, or your provider's variables or files"
         )
     if "?" in rest or "#" in rest or "::" in rest:
-        raise StoreError(f"{scheme}://{authority}/...: a root cannot contain ?, # or ::")
+        raise StoreError(f"root in {scheme}://{authority}: a root cannot contain ?, # or ::")
     if not authority and scheme != "memory":
         raise StoreError(f"{root} has no bucket")
     path = rest.strip("/")

@@ -167,7 +167,7 @@ class SharedStore:
                 self.close()
                 if not (again or isinstance(error, _NotSent)):
                     raise StoreError(
-                        f"{self.root}: the process that connects to it does not answer ({error})"
+                        f"the process that connects to {self.root} does not answer ({error})"
                     ) from error
         if self._direct is None:
             self._direct = open_store(self.root)

@@ -74,8 +74,8 @@ def probe(store: Store, folder: str) -> None:
             store.remove([path])
     if any(repeated) or content != b"0":
         raise StoreError(
-            f"{store.root}: accepts a second create of the same file, so it cannot keep two "
-            "launchers or workers apart: use another store"
+            f"{store.root} accepts a second create of the same file, so two workers could start "
+            "the same run: use another store"
         )
     if not listed:
         raise StoreError(

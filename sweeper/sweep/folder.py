@@ -172,7 +172,7 @@ class SweepFolder:
     def _missing(self) -> StoreError | NotFound:
         sweeps = find_sweeps(self.store)
         if self.name in sweeps:
-            return StoreError(f"{self.address} is a dangling link: is its disk mounted?")
+            return StoreError(f"{self.address} is a dangling link: check that its disk is mounted")
         from sweeper.sweep.hint import hint
 
         listing = f"there is {', '.join(sweeps[:_NAMED])}" if sweeps else "it has no sweeps"

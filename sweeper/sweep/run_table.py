@@ -87,7 +87,9 @@ class RunTable:
         if any(len(events.get(run, ())) < view.size for run, view in self.views.items()):
             if not self._store.exists(self._folder.plan):
                 raise NotFound(removed)
-            raise StoreError(f"recorded events of {where} are missing: is its disk mounted?")
+            raise StoreError(
+                f"recorded events of {where} are missing: check that its disk is mounted"
+            )
         self._events = events
         for run in self.runs:
             self._look(run)

@@ -56,8 +56,8 @@ def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
         return
     if not agree([f"{where} was not launched by you from here:", *_executed(document)]):
         raise UsageError(
-            f"{where} was not launched by you from here, and would execute its commands with "
-            "your environment: read it with `sweeper show`, then add --trust"
+            f"{where} was not launched by you from here, and its commands would run with your "
+            "environment: read the sweep with `sweeper show`, then add --trust"
         )
     _remember(document)
 

@@ -378,7 +378,7 @@ class WatchApp(App[int]):
             self.tell(f"not done: {action.question.rstrip('?')}", "dim")
             return
         stopping = action.kind == "cancel"
-        self.tell("stop requested; waiting ..." if stopping else "requesting ...", "dim")
+        self.tell("waiting for the runs to stop" if stopping else "requesting a retry", "dim")
         do = cancel if stopping else retry
         self._run_in_thread(lambda: do(self._poller.sweep, action.runs))
 

@@ -209,7 +209,8 @@ class _Installer:
             for line in lines[-20:]:
                 print(line, flush=True)
             command_line = " ".join([os.path.basename(command[0]), *command[1:]])[:60]
-            raise BuildError(_last_word(lines) or f"{command_line} ended with {process.returncode}")
+            ended = f"{command_line} ended with exit code {process.returncode}"
+            raise BuildError(_last_word(lines) or ended)
         return True
 
     def _ends(self, process: "subprocess.Popen[bytes]") -> bool:

@@ -171,7 +171,7 @@ def fork(
     except InterruptedError:  # `meanwhile` returned False
         pass
     except Exception as error:  # noqa: BLE001 - it can be started without
-        say(f"sweeper: no fork server ({type(error).__name__}: {error}): starting without it")
+        say(f"sweeper: starting without the fork server: {type(error).__name__}: {error}")
     return None
 
 

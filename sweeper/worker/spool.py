@@ -113,7 +113,7 @@ def recover(
     if not marks:
         return 0
     if not store.exists(spool.plan):
-        tell(f"{spool.name} was removed from {store.root}, so its files stay in {spool.store.root}")
+        tell(f"{spool.name} was removed from {store.root}: its files stay in {spool.store.root}")
         return 0
     from sweeper.sweep.settled import changing  # imported late, since few workers need it
 
@@ -144,8 +144,8 @@ def _recover(
                 done += 1
             else:
                 tell(
-                    f"{spool.name}: files of attempt {attempt} of run {owner} remain in "
-                    f"{spool.store.root}: {sync.missing}"
+                    f"{spool.name}: attempt {attempt} of run {owner} has files in "
+                    f"{spool.store.root} that are not in the store: {sync.missing}"
                 )
     return done
 

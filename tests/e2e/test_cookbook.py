@@ -198,7 +198,7 @@ def test_its_benchmarks_are_items_of_an_evaluation(shell: Shell, tmp_path: Path)
     again = start(24)
     output, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
-    assert f"24 items, {24 - lines_before} to ask" in output
+    assert f"items to ask: {24 - lines_before} of 24" in output
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert len({row["item"] for row in rows}) == len(rows) == 24
     store = tmp_path / "plain" / "its"

@@ -46,5 +46,5 @@ def test_mistakes_are_one_line(shell: Any) -> None:
     file = shell.folder / "grids" / ".env"
     file.write_text("OTHER=1\nMY_KEY='0penended\n")
     refused = shell.run("launch", "grids/s.yaml", "--wait", code=2)
-    assert f"{file}:2: write MY_KEY as NAME=value, or quote the value" in refused
+    assert f"{file}:2: the line of MY_KEY cannot be read: write MY_KEY=VALUE, or " in refused
     assert "0penended" not in refused.splitlines()[-1]

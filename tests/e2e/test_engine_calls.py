@@ -352,7 +352,7 @@ def test_refusals_within_a_call_have_reasons(given):
         given.sampling.sample(TOKENS, 0, PARAMS).result(WAIT)
     with pytest.raises(tinker.RequestFailedError, match="prompt_alt_tokens_k is not supported"):
         given.sampling.sample(TOKENS, 1, PARAMS, prompt_alt_tokens_k=1).result(WAIT)
-    with pytest.raises(tinker.RequestFailedError, match="weights are not encrypted here"):
+    with pytest.raises(tinker.RequestFailedError, match="weights cannot be encrypted here"):
         given.training.save_weights_external("x", age_encryption_recipients=["age1"]).result(WAIT)
     with pytest.raises(tinker.BadRequestError, match="optimizer 'dimuon' is not supported"):
         given.service.create_training_client_from_state(

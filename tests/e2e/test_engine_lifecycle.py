@@ -76,7 +76,7 @@ def test_a_home_has_one_engine(tmp_path):
         with serving(tmp_path) as second:
             _, errors = second.communicate(timeout=120)
             assert second.returncode == 6
-            assert b"another engine serves" in errors and b"Traceback" not in errors
+            assert b"another engine serves the folder" in errors and b"Traceback" not in errors
         assert lifecycle.wait(str(tmp_path), timeout=60) == info
         assert first.poll() is None
 
@@ -162,7 +162,7 @@ def test_one_that_is_started_stays(tmp_path):
         (["--max-sessions", "-1"], "max_sessions is -1"),
         (["--host", "192.0.2.1"], "needs a token"),
         (["--model", "mine=/nowhere"], "model mine in /nowhere"),
-        (["--alias", "a=b"], "alias a: no model 'b'"),
+        (["--alias", "a=b"], "alias a: there is no model 'b'"),
     ],
 )
 def test_why_none_was_started_is_one_line(tmp_path, flags, message, monkeypatch):

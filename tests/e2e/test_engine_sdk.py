@@ -163,7 +163,9 @@ def test_a_prompt_may_fill_the_context_and_its_logprobs_are_those_of_training(tr
     scored = sampler.compute_logprobs(full).result(timeout=WAIT)
     (trained,) = logprobs(training, [datum(tokens)])
     np.testing.assert_allclose(scored[1:], trained[:-1], atol=1e-4)
-    with pytest.raises(tinker.RequestFailedError, match="16385 tokens; the context is 16384"):
+    with pytest.raises(
+        tinker.RequestFailedError, match="16385 tokens; the context has room for 16384"
+    ):
         sampler.compute_logprobs(tinker.ModelInput.from_ints(tokens)).result(timeout=WAIT)
 
 

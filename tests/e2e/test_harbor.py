@@ -126,7 +126,7 @@ def test_a_killed_run_continues_with_the_missing_trials(tmp_path):
     process.wait()
     before = [line for line in episodes.read_text().splitlines(True) if line.endswith("\n")]
     assert len(before) < 12
-    assert f"12 trials, {12 - len(before)} to run" in run(log_path, **settings)
+    assert f"trials to run: {12 - len(before)} of 12" in run(log_path, **settings)
     assert episodes.read_text().splitlines(True)[: len(before)] == before
     assert len(lines(episodes)) == 12
 

@@ -69,7 +69,7 @@ def test_a_launch_while_one_place_is_away(sweep: Sweep, beaker: Any, kube: Any) 
     sweep.go_on()
     output, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output + errors
-    assert "beaker does not answer now and will be used once it does: " in errors
+    assert "beaker does not answer, and gets no jobs until it does: " in errors
     sweep.shell.judge(once=True)
 
 

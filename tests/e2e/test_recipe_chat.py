@@ -108,11 +108,12 @@ def test_an_answer_that_is_not_trainable_is_shown_and_not_learned(tokenizer):
         # As in templates that drop thoughts, even from the answer to learn.
         (
             CHATML.replace("m['content']", "m['content'].split('</think>')[-1]"),
-            "leaves out a part of an answer, which would be lost: '<think>hm</think>4'",
+            "leaves out a part of an answer, so the model would not see it: '<think>hm</think>4'",
         ),
         (
             CHATML.replace("in messages", "in messages if m['role'] != 'system'"),
-            "leaves out a part of a message of the role system, which would be lost: 'Be brief.'",
+            "leaves out a part of a message of the role system, so the model would not see it: "
+            "'Be brief.'",
         ),
         (
             "{{ raise_exception('System role not supported') }}",

@@ -95,7 +95,7 @@ def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
     before = sampled_count(recipes)
     write_suite(suite, MANY + MORE)
     done = recipes.run("eval", killed, **settings)
-    assert f"{MANY + MORE} items, {MORE} to ask" in done.stdout
+    assert f"items to ask: {MORE} of {MANY + MORE}" in done.stdout
     assert sampled_count(recipes) - before == MORE
     assert recipes.measured(killed)[-1]["test/num_items"] == MANY + MORE
 

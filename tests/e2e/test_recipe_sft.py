@@ -124,7 +124,7 @@ def test_what_is_found_for_auto_is_on_record(recipes, tmp_path):
     assert sorted(config["auto"]) == ["learning_rate", "lora_rank"]
     assert recipes.measured(tmp_path)[0]["learning_rate"] == 4.73e-4
     again = recipes.run("sft", tmp_path, **settings, model_name="Qwen/Qwen3-8B")
-    assert again.stdout.endswith("holds this run, finished after 2 steps\n")
+    assert again.stdout.endswith("already has this run, which finished at step 2\n")
     other = recipes.run("sft", tmp_path / "other", **settings, model_name="openai/gpt-oss-20b")
     message = "learning_rate=auto: no rate is known for gpt-oss models such as "
     message += "openai/gpt-oss-20b, only for Llama and Qwen; give a number"

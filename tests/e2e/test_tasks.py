@@ -375,7 +375,8 @@ def test_tasks_by_a_registry(tmp_path):
     (tmp_path / "sets" / "a" / "one" / "instruction.md").write_text("Something else.")
     (listed,) = names_of(tmp_path, dataset="a@1.0")
     assert listed == (
-        f"{tmp_path} has other tasks than commit {commit}: run git -C {tmp_path} checkout {commit}"
+        f"the tasks in {tmp_path} differ from commit {commit}: "
+        f"run git -C {tmp_path} checkout {commit}"
     )
     command = [sys.executable, "-m", "sweeper", "doctor", "tasks", "--read-only", str(tmp_path)]
     done = subprocess.run(

@@ -288,7 +288,7 @@ def test_a_session_is_a_launch_within_the_budget(bench):
     [
         (GRADER.replace("==", "!="), "grader gives 0.0 for examples[0], not 1.0"),
         (f"import os; os._exit(0)\n{GRADER}", "grader: its process ended"),
-        ("import os", "the file has no 'score'"),
+        ("import os", "the file has no function 'score'"),
     ],
 )
 def test_a_grader_is_checked_on_its_examples_before_launch(bench, grader, response):

@@ -113,9 +113,7 @@ def test_gc_removes_spooled_copies_but_no_unsynced_files(store, capsys, monkeypa
     assert answer["unsynced"] == [copied | {"attempts": 1}]
     assert main(["store", "gc", "--delete", "--days", "0"]) == 0
     os.close(held)
-    assert (
-        "upload them with `sweeper store sync dead --root s3://gone/x`" in capsys.readouterr().err
-    )
+    assert "`sweeper store sync dead --root s3://gone/x` uploads them" in capsys.readouterr().err
     left = {path.name for path in Path(old.root).iterdir() if path.is_dir()}
     assert left == {"young", "living", "dead"}
 

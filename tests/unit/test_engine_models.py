@@ -137,7 +137,7 @@ def test_tied_embeddings_half_precision_and_no_query_norms(directory, tmp_path):
     [
         ({"model_type": "gpt2"}, None, "model_type is 'gpt2'"),
         ({"rope_scaling": {"rope_type": "yarn"}}, None, "'yarn' are not supported"),
-        ({}, lambda w: w.pop("model.layers.1.mlp.up_proj.weight"), "no weights for 1.up"),
+        ({}, lambda w: w.pop("model.layers.1.mlp.up_proj.weight"), "lacks the weights 1.up"),
         ({}, lambda w: w.update({"model.layers.0.self_attn.q_proj.bias": np.zeros(64)}),
          "q_proj.bias, which this network does not have"),
     ],

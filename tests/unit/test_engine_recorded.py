@@ -65,7 +65,10 @@ def test_sequences_belong_to_their_session_and_end_with_it(records):
             "tokens 2 to 3, but the sequence s has 2 prompt tokens",
         ),
         ((Span("s", 0, -1, sampled=True),), "a span covers tokens 0 to -1"),
-        ((SPANS[0], Span("s", 1, 2, sampled=True)), "tokens 1 to 3 are not the tokens 1 to 3 of s"),
+        (
+            (SPANS[0], Span("s", 1, 2, sampled=True)),
+            "tokens 1 to 3 are not the tokens 1 to 3 of the sequence s",
+        ),
     ],
 )
 def test_wrong_provenance_is_refused_with_its_place(records, spans, message):

@@ -128,7 +128,7 @@ def test_the_context_ends_a_sequence(network):
 
 @pytest.mark.parametrize(
     ("prompt", "message"),
-    [([], "empty"), ([0] * 41, "context is 40"), ([12], "outside")],
+    [([], "empty"), ([0] * 41, "context has room for 40"), ([12], "outside")],
 )
 def test_invalid_prompts_are_refused(network, prompt, message):
     with pytest.raises(RequestError, match=message):

@@ -344,7 +344,7 @@ def test_the_least_recently_used_samplers_are_dropped(service, tmp_path):
     client.sample(samplers[0])
     samplers.append(client.snapshot())
     assert client.sample(samplers[0], 1) and client.sample(samplers[-1])
-    with pytest.raises(Unknown, match=f"the {SAMPLERS} that it used last"):
+    with pytest.raises(Unknown, match=f"the {SAMPLERS} samplers that it used last"):
         client.sample(samplers[1])
     assert len(list((tmp_path / "spill").rglob("*.npz"))) <= SAMPLERS - SAMPLERS_IN_MEMORY + 2
 

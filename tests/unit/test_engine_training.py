@@ -124,11 +124,11 @@ def test_slopes_match_finite_differences(rng, name):
     ("name", "config", "message"),
     [
         ("nonsense", {}, "use cross_entropy"),
-        ("cross_entropy", {"beta": 1.0}, "no configuration beta"),
+        ("cross_entropy", {"beta": 1.0}, "does not use these keys of loss_fn_config: beta"),
         ("ppo", {"clip_low_threshold": 1.3}, "clip_low_threshold 1.3 is above"),
         ("cispo", {"clip_high_threshold": float("nan")}, "is nan"),
         ("dro", {"beta": "much"}, "'much'; it must be a number"),
-        ("ppo", {"beta": 0.1}, "no configuration beta"),
+        ("ppo", {"beta": 0.1}, "does not use these keys of loss_fn_config: beta"),
     ],
 )
 def test_an_unknown_loss_or_a_bad_configuration_is_refused(name, config, message):

@@ -402,15 +402,16 @@ def test_references_that_stand_for_nothing():
 def test_references_that_explode_are_refused():
     doubling = {"a0": "x" * 10} | {f"a{n}": f"${{a{n - 1}}}" * 2 for n in range(1, 30)}
     assert problems(base=doubling)[0] == (
-        "base.a14: a14: references make a value longer than 100000 characters"
+        "base.a14: a14: with its references resolved, the value is longer than 100000 characters"
     )
     lists = {"a0": [1]} | {f"a{n}": [f"${{a{n - 1}}}"] * 2 for n in range(1, 30)}
     assert problems(base=lists)[0].endswith(
-        "references make a value longer than 100000 characters, or nested deeper than 32 levels"
+        "with its references resolved, the value is longer than 100000 characters, "
+        "or nested deeper than 32 levels"
     )
     chain = {"a0": 1} | {f"a{n}": f"${{a{n - 1}}}" for n in range(1, 200)}
     # In this order, each reference is already resolved.
     assert set(configs(base=chain)[0].values()) == {1}
     assert problems(base=dict(reversed(chain.items())))[0] == (
-        "base.a199: a199: a chain of more than 32 references"
+        "base.a199: a199: the chain of references is longer than 32"
     )

@@ -404,9 +404,7 @@ def test_a_metrics_dir_lies_in_the_run_s_own_folder(folder):
 def test_an_address_without_a_grid_is_named_once():
     with pytest.raises(GridError) as raised:
         plan("s3://x.yaml")
-    assert raised.value.problems == (
-        "s3://x.yaml: names no file in a bucket: write s3://BUCKET/x.yaml",
-    )
+    assert raised.value.problems == ("s3://x.yaml names no bucket: write s3://BUCKET/x.yaml",)
     with pytest.raises(GridError) as raised:
         plan("memory://bucket/x.yaml")
     assert raised.value.problems == ("memory://bucket/x.yaml: no such file",)

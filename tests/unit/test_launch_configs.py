@@ -134,8 +134,8 @@ def test_what_cannot_be_a_run_is_refused(module):
 
     made = module.Config()
     for configs, main, message in (
-        ([], module.train, "the first argument is a list of configs"),
-        ({"name": "g"}, module.train, "the first argument is a list of configs"),
+        ([], module.train, "the first argument must be a list of configs"),
+        ({"name": "g"}, module.train, "the first argument must be a list of configs"),
         ([3], module.train, r"configs\[0\] is of type int, not a chz object or a dataclass"),
         ([module.Config], module.train, r"configs\[0\] is of type type, not a chz object"),
         ([made, module.Config()], module.train, r"configs\[1\] equals configs\[0\]"),

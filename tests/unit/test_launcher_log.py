@@ -54,7 +54,9 @@ def test_a_lost_job_is_logged(make_scene, tmp_path):
         scene.backend.lose(f"{run}-a1")
         for _ in range(3):
             scene.step(100)
-    lost = [line for line in _messages(tmp_path / "log") if f"{run}-a1 is lost: its" in line]
+    lost = [
+        line for line in _messages(tmp_path / "log") if f"{run}-a1 is lost: the backend" in line
+    ]
     assert len(lost) == 1
 
 
@@ -105,7 +107,7 @@ def test_logs_shows_the_launcher_log(grid, capsys):
     capsys.readouterr()
     assert main(["logs", "g", "--launcher"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert "drives 1 runs at local" in shown[0]
+    assert shown[0].endswith(" at local; runs: 1")
     assert shown[-1].endswith("the launcher ends: nothing is left to do")
     assert main(["logs", "g", "--launcher", "--grep", "submitted to local", "-n", "1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1

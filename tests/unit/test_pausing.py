@@ -252,6 +252,6 @@ def test_a_launch_of_the_same_grid_joins_the_launcher_at_work(scene: Scene, home
 def test_changes_that_need_a_new_launcher_are_refused(
     scene: Scene, home: Path, change: dict[str, Any]
 ) -> None:
-    with pytest.raises(AnotherLauncher, match=r"or end it with `sweeper stop s --root .*`: a runn"):
+    with pytest.raises(AnotherLauncher, match=r"or end it with `sweeper stop s --root .*`. A runn"):
         _offer(scene, _wider(scene, **change))
     assert sweep_requests.asked_plan(scene.folder) is None

@@ -59,8 +59,8 @@ def test_a_launch_elsewhere_is_refused_while_jobs_may_wait(
     again(HERE)
     message = (
         r"s: unfinished runs were submitted to fake \(cluster one\), .* fake \(cluster two\)"
-        r" .*: launch with the earlier setting, or `sweeper cancel` them, launch, and "
-        r"`sweeper retry` them \(x=0, x=1, x=2 and 2 more\)"
+        r" .*: launch with the earlier setting, or use `sweeper cancel`, launch, and use "
+        r"`sweeper retry` for these runs: x=0, x=1, x=2 and 2 more"
     )
     with pytest.raises(UsageError, match=message) as caught:
         again(THERE)
@@ -102,7 +102,7 @@ def test_the_earlier_place_is_asked_for_unconfirmed_jobs(launched: Any) -> None:
         assert clock.now > 15  # longer than AWS Batch needs for a reliable listing
         backend.reachable = True
         backend.jobs[token(scene.ids[1], 1)] = JobStatus(JobState.PENDING)
-        with pytest.raises(UsageError, match=r"submitted to fake \(cluster one\), .* \(x=1\)$"):
+        with pytest.raises(UsageError, match=r"submitted to fake \(cluster one\), .*: x=1$"):
             again(THERE)
         backend.jobs.clear()
         again(THERE)

@@ -71,7 +71,7 @@ def test_places_may_be_added_and_change_their_order(launched: Any) -> None:
 
 def test_a_launch_without_a_place_that_has_jobs_is_refused(launched: Any) -> None:
     scene, again = launched
-    message = r"submitted to spare \(cluster one\), and a launch to fake would .*\(x=1\)"
+    message = r"submitted to spare \(cluster one\), and a launch to fake would .*: x=1"
     with pytest.raises(UsageError, match=message):
         again(HERE)
     with pytest.raises(UsageError, match=r"to fake and spare \(cluster two\) would"):

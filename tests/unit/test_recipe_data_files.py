@@ -53,7 +53,7 @@ def test_a_plan_checks_suites_and_functions(tmp_path):
     with pytest.raises(GridError, match=r"reward_function: .*: not valid Python \(line 2\)"):
         plan("rl", reward_function=f"{score}:score")
     score.write_text("def score(question, response, answer):\n    return 1.0\n")
-    with pytest.raises(GridError, match=r"grader: .*: the file has no 'grade'"):
+    with pytest.raises(GridError, match=r"grader: .*: the file has no function 'grade'"):
         plan("eval", grader=f"{score}:grade")
     assert plan("rl", reward_function=f"{score}:score").notes == ()
 

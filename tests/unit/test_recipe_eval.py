@@ -36,7 +36,7 @@ def test_the_key_of_an_item_depends_on_its_content_only(tmp_path):
 
 def test_copies_are_asked_once(tmp_path, capsys):
     assert len(items(tmp_path, *[{"prompt": "a", "answer": "b"}] * 3)) == 1
-    assert "2 of 3 items are copies of others: asked once" in capsys.readouterr().out
+    assert "2 of 3 items are copies: each item is asked only once" in capsys.readouterr().out
 
 
 def test_an_item_of_two_suites_counts_in_the_score_of_each(tmp_path):
@@ -96,7 +96,7 @@ def test_a_task_asks_the_questions_that_training_holds_out():
         ({"prompt": "a", "answer": "b", "task": []}, '"task" must be a text'),
         (
             {"messages": [{"role": "assistant", "content": "a"}]},
-            "the last message must not be the assistant's",
+            'the last message must not have the role "assistant"',
         ),
     ],
 )

@@ -54,7 +54,7 @@ def impatient(url):
 
 def test_waiting_ends_when_the_service_is_gone(nobody, request_under_way):
     request, _ = request_under_way
-    with pytest.raises(service.RecipeError, match=f"the service at {nobody} is gone"):
+    with pytest.raises(service.RecipeError, match=f"the service at {nobody} no longer answers"):
         impatient(nobody).wait(request)
 
 

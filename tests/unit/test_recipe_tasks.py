@@ -98,7 +98,7 @@ def test_conversations_are_read_and_split(tmp_path):
         ('{"messages": [{"role": "user"}]}', "2: expected"),
         (
             '{"messages": [{"role": "user", "content": "q"}]}',
-            "2: the last message must be the assistant's",
+            '2: the last message must have the role "assistant"',
         ),
         ('{"prompt": "q"}', "2: expected"),
         ('{"answer": "a"}', "2: expected"),
@@ -195,7 +195,7 @@ def test_copies_of_held_out_conversations_and_unused_keys_are_reported(tmp_path,
     copies = 18 - len(split.train)
     assert copies > 0 and split.train
     assert not set(questions(split.train)) & set(questions(split.test))
-    assert f"{copies} of 20 conversations left out: copies of those held out\n" in printed
+    assert f"{copies} of 20 conversations left out: copies of held-out conversations\n" in printed
 
 
 def test_a_byte_order_mark_is_skipped(tmp_path):
@@ -236,7 +236,7 @@ def test_tools_and_their_calls_are_part_of_a_conversation(tmp_path):
     row["messages"] = [*chat("q")["messages"][:1], calling]
     write(tmp_path / "chats.jsonl", [json.dumps(row), json.dumps(chat("other"))])
     assert tasks.load(path, 1)
-    with pytest.raises(RecipeError, match=r"1: the last message .the right answer. has tool_calls"):
+    with pytest.raises(RecipeError, match=r"1: the last message has tool_calls"):
         tasks.load(path, 1, tasks.question)
     row["tools"] = ["f"]
     write(tmp_path / "chats.jsonl", [json.dumps(row)])

@@ -133,4 +133,4 @@ def test_compare_reports_that_a_run_stands_for_its_cell(
     assert "configuration" in capsys.readouterr().out  # of two runs it shows the differences
     both = ["one/x=1,seed=0", "one/x=1", *of_root]
     assert main(["compare", *both]) == 2
-    assert "both of the cell" in capsys.readouterr().err
+    assert "both in the cell" in capsys.readouterr().err

@@ -23,7 +23,7 @@ ADVICE = {
     f"{BAD}{{'detail': 'NaN in tensor advantages'}}": INFINITE,
     "tinker.RequestFailedError: the model's logits are not finite": INFINITE,
     f"{BAD}Prompt length plus max_tokens exceeds the model's context window: 9 + 9 > 16": LONG,
-    "tinker.RequestFailedError: the prompt has 99 tokens; the context is 64": LONG,
+    "tinker.RequestFailedError: the prompt has 99 tokens; the context has room for 64": LONG,
 }
 OTHERS = (
     "ValueError: expected 404 rows",

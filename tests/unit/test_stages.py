@@ -378,7 +378,7 @@ def test_runs_of_a_stage_are_compared_by_their_parents(make: Make) -> None:
         "eval/dpo/beta=2": {"from": "dpo/beta=2", "model": "m"},
         "eval/base": {"from": "the base model", "model": "m"},
     }
-    with pytest.raises(UsageError, match="p has stages, which are compared one by one: p/sft, "):
+    with pytest.raises(UsageError, match="p has stages: name one of p/sft, "):
         load(Registry(made.store.root), "p", None, None)
     with pytest.raises(NotFound, match="no stage 'rl' in p: choose from sft, dpo, eval"):
         load(Registry(made.store.root), "p/rl", None, None)

@@ -307,7 +307,7 @@ def test_an_expired_checkpoint_holds_its_children_back(
 ) -> None:
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     made, scheduler = _until_chosen(make, expires_at="2020-01-01T00:00:00Z")
-    message = "checkpoint.state of sft/lr=1,seed=0: that checkpoint has expired"
+    message = "checkpoint.state of sft/lr=1,seed=0, which has expired"
     assert message in "".join(made.drive(scheduler).waits)
 
 
@@ -330,7 +330,7 @@ def test_a_checkpoint_that_would_expire_is_kept_before_it_is_used(
     if there:
         assert exit_code(summary) == 0 and not summary.waits
     else:
-        assert "sft/lr=1,seed=0: that checkpoint has expired" in summary.waits[0]
+        assert "sft/lr=1,seed=0, which has expired" in summary.waits[0]
 
 
 def test_a_checkpoint_that_cannot_be_kept_is_reported(

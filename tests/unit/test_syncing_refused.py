@@ -175,7 +175,8 @@ def test_a_refused_file_of_a_dead_worker_does_not_hold_up_others(
     assert spooling.recover(remote, spool, tell=lines.append) == 1
     assert len(lines) == 1
     where = spool.store.root
-    assert lines[0].startswith(f"s: files of attempt 1 of run {RUN} remain in {where}: ")
+    there = f"has files in {where} that are not in the store: "
+    assert lines[0].startswith(f"s: attempt 1 of run {RUN} {there}")
     folder = SweepFolder(remote, "s")
     spooling.arrange(folder, RUN, 2, str(tmp_path / "home"), resume=True)  # attempt 2 can start
     remote.words = ("s/",)

@@ -77,7 +77,7 @@ def test_a_damaged_file_is_translated_or_refused_in_one_line(name, folder, capsy
         (
             "x.yaml",
             "method: grid\nparameters: {a: {value: 1}}",
-            "no program; name it: sweeper init PROGRAM",
+            "the file names no program: use `sweeper init PROGRAM",
         ),
         ("x.yaml", "program: a.py\nparameters: {}", "x.yaml: parameters is empty"),
         ("x.yaml", "hydra: {job: {name: x}}", "hydra.sweeper.params gives no values"),

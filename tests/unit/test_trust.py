@@ -162,5 +162,5 @@ def test_cancel_does_not_contact_addresses_of_a_foreign_plan(
     (run / "1.failed.json").unlink()  # it is running
     with registered(backend_type("ray")._replace(open=_refuse)):
         assert main(["cancel", "s"]) == 2
-    assert "names the address 127.0.0.1:9" in capsys.readouterr().err
+    assert "queued jobs at 127.0.0.1:9 are not cancelled" in capsys.readouterr().err
     assert (run / "1.cancel.json").exists()

@@ -357,7 +357,7 @@ def test_a_launch_beside_a_launcher_needs_its_launch_record(
     with lock.holding_sweep(SweepFolder(open_store(str(root)), "done")):
         code, _, error = say("launch", launched, "x=[1,2,3]")
     message = (
-        f"{path}: env_file: should be a string, but is missing; end the running launcher with `sw"
+        f"{path}: env_file: should be a string, but is missing: end the running launcher with `sw"
     )
     assert code == 6 and message in error
 
@@ -441,7 +441,7 @@ def test_a_sweep_that_is_away_is_not_launched_again(
     code, _, error = say("launch", grid, "--wait", "--plain")
     assert code == 6
     assert f"{root / 'good'}: this sweep was launched before and has not ended" in error
-    assert f"remove {path} as well" in error
+    assert f"also remove {path}" in error
     assert not root.exists()
 
 

@@ -19,7 +19,7 @@ def grid_of(source: object, main: Callable[..., object], name: str | None) -> di
     """Return a grid with a run for each config. A key that has its default value in all configs is
     left out. Raises `UsageError`."""
     if isinstance(source, str) or not isinstance(source, Sequence) or not source:
-        raise UsageError("launch: with main, the first argument is a list of configs")
+        raise UsageError("launch: with main, the first argument must be a list of configs")
     items = enumerate(cast("Sequence[object]", source))
     configs = _values_of_all([_as_chz(config, f"configs[{n}]") for n, config in items])
     seen: dict[str, int] = {}
@@ -47,8 +47,8 @@ def grid_of(source: object, main: Callable[..., object], name: str | None) -> di
         ]
         if {} in grid["include"]:
             raise UsageError(
-                "launch: a config has none of the keys in which the others differ: set one of them "
-                "explicitly"
+                "launch: one config sets none of the keys in which the other configs differ: set "
+                "one of these keys in it"
             )
     return grid
 

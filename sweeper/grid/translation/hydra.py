@@ -57,7 +57,7 @@ def from_config(root: Node, source: str, program: str | None) -> Draft:
         )
     script = program or _program(source)
     if script is None:
-        raise Untranslatable("the file names no program; name it: sweeper init PROGRAM --from FILE")
+        raise Untranslatable("the file names no program: use `sweeper init PROGRAM --from FILE`")
     config = [] if program is None and _is_default(script, source) else _config_words(source)
     words = [interpreter(), script, *config]
     if config:

@@ -60,7 +60,7 @@ def from_seml(root: Node, source: str, program: str | None) -> Draft:
     script = program or str(settings["executable"])
     draft.command = [interpreter(), script, "with"]
     if not names:
-        raise Untranslatable("no parameters in fixed, grid or random")
+        raise Untranslatable("the file has no parameters in fixed, grid or random")
     for name in dict.fromkeys(names):
         draft.command.append(_word(draft, name, everywhere=name in whole.names))
     return draft

@@ -220,7 +220,7 @@ def _write_command(
     named = plain(top["program"][1]) if "program" in top else None
     script = program or (named if isinstance(named, str) else None)
     if script is None and "${program}" in command:
-        raise Untranslatable("no program; name it: sweeper init PROGRAM --from FILE")
+        raise Untranslatable("the file names no program: use `sweeper init PROGRAM --from FILE`")
     for word in command:
         variable = _VARIABLE.match(word)
         if word in ("${interpreter}", "${program}"):

@@ -168,7 +168,7 @@ def _commit(value: object) -> str | None:
 def _check_commit(path: str, commit: str, folders: Sequence[str]) -> None:
     """Raise `UsageError` if these folders differ from the commit."""
     if commit.startswith("-"):
-        raise UsageError(f"the registry has the commit {commit!r}, which is not valid")
+        raise UsageError(f"the registry names the commit {commit!r}, which is not valid")
     argv = ["git", "-C", path, "diff", "--quiet", commit, "--", *folders]
     try:
         ended = subprocess.run(
@@ -176,10 +176,10 @@ def _check_commit(path: str, commit: str, folders: Sequence[str]) -> None:
             check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"{path}: git cannot compare it with {commit}: {error}") from None
+        raise UsageError(f"git cannot compare {path} with the commit {commit}: {error}") from None
     if ended.returncode == 1:
         raise UsageError(
-            f"{path} has other tasks than commit {commit}: run git -C {path} checkout {commit}"
+            f"the tasks in {path} differ from commit {commit}: run git -C {path} checkout {commit}"
         )
     if ended.returncode:
         why = ended.stderr.strip().splitlines()[:1]

@@ -295,7 +295,9 @@ def _copy(
     """Execute a COPY or ADD. If a source is a folder, its contents are copied."""
     sources, target, local = sources_of(instruction)
     if not local:
-        raise TaskFailed(f"{where}: {instruction.name} of files outside the task needs Docker")
+        raise TaskFailed(
+            f"{where}: without Docker, {instruction.name} can copy only files of the task"
+        )
     into = os.path.normpath(os.path.join(at, target))
     below = target.endswith("/") or len(sources) > 1
     files: dict[str, bytes] = {}
