@@ -27,14 +27,14 @@ class _Options(Protocol):
 
 
 def image_option(doc: str) -> Option:
-    """Return an option for the address of an image in a registry."""
+    """Return an option whose value is the address of a container image."""
     address = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
     return Option(address, doc, "REGISTRY/sweeper@sha256:DIGEST")
 
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
-    """Return the kind of an option that is a list of strings. Each string must match `pattern`.
-    `called` is the noun for such a string in messages, for example "name of a secret"."""
+    """Return the type of a list of `least` to `most` strings that all match `pattern`. `called` is
+    the noun for such a string in messages, for example "name of a secret"."""
 
     def wrong_with(text: str) -> str | None:
         return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is not a {called}"
@@ -43,7 +43,7 @@ def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100
 
 
 def check_same_for_all_runs(reading: Reading, keys: Sequence[str]) -> None:
-    """Report a problem for each of `keys` that an entry of `overrides` sets for some runs only."""
+    """Report a problem if an entry of `overrides` sets one of `keys`."""
     for key in keys if "if" in reading.entries else ():
         if key in reading.entries:
             reading.problem(key, (f"{reading.path(key)} must be the same for all runs of a sweep"))
@@ -56,8 +56,8 @@ def options_with_image(
     example: str = "IMAGE",
     other_key: str = "",
 ) -> T:
-    """Read a plan's options into the type `options`. `other_key` is an option that can replace
-    `image`. Raises `UsageError` if neither `image` nor this option is set."""
+    """Read a plan's options into the type `options`. Raises `UsageError` if the plan has neither
+    `image` nor the option `other_key`. `example` is an image for the error message."""
     if plan_options.get("image") is None and plan_options.get(other_key) is None:
         other = f" (or {other_key})" if other_key else ""
         raise UsageError(
@@ -70,7 +70,7 @@ def options_with_image(
 
 def capabilities(options: _Options, *credentials: str) -> Capabilities:
     """Return the capabilities of jobs that run on other machines and share no files with this
-    machine."""
+    machine. `credentials` are the variables for the launcher's login."""
     return Capabilities(
         here=False,
         files=False,

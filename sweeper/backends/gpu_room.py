@@ -13,10 +13,9 @@ _STARTING_SECONDS = 5.0
 
 
 class GpuRoom:
-    """The room for more jobs on the GPUs of this machine. `options` are the backend's options for
-    all of its jobs. The methods' `resources` are the options for the jobs of one stage. Without
-    `gpus` in the options there is no limit. A job counts as using its GPUs as soon as it is
-    submitted."""
+    """The room for more jobs on the GPUs of this machine. `options` are the backend's options. The
+    jobs of a stage may have other options, which the methods take as `resources`. Options without
+    `gpus` mean no limit. A job counts as using its GPUs as soon as it is submitted."""
 
     def __init__(self, options: Mapping[str, object], backend: str) -> None:
         self._backend, self._options = backend, options
@@ -35,8 +34,8 @@ class GpuRoom:
         self._submitted += [time.monotonic()] * len(with_gpus)
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
-        """Return how many more jobs can start, or None if there is no limit. Without `resources`,
-        the jobs have the backend's options. Raises `Unreachable` if the GPUs cannot be listed
+        """Return how many more jobs with the options `resources` (None: the backend's options) can
+        start. Return None if there is no limit. Raises `Unreachable` if the GPUs cannot be listed
         now."""
         gpus = self._of(self._options if resources is None else resources)
         if gpus is None:
@@ -68,7 +67,7 @@ def gpus_of(options: Mapping[str, object]) -> Gpus | None:
 
 
 def checks(options: Mapping[str, object]) -> Iterable[Check]:
-    """Return the checks of `doctor` that jobs with these options need."""
+    """Return the checks of `sweeper doctor` for jobs with these options."""
     gpus = gpus_of(options)
     if gpus is None:
         return []

@@ -21,7 +21,7 @@ _AGAIN_SECONDS = 2.0, 30.0
 class Helper:
     """A process that executes `module`. A request starts the process if none is running. A new
     process first gets the request `opening`. The process is killed if it does not answer within
-    `seconds`. `platform` is the platform's name."""
+    `seconds`. Error messages begin with `platform`."""
 
     def __init__(
         self,
@@ -40,15 +40,16 @@ class Helper:
         self._rest = b""
 
     def ask(self, do: str, **about: object) -> object:
-        """Send a request and return the answer, decoded from JSON. Raises `EnvironmentFailure` if
-        the request is refused, and `Unreachable` after any other failure."""
+        """Send the request `do` with the arguments `about`. Return the answer, decoded from JSON.
+        Raises `EnvironmentFailure` if the request is refused, and `Unreachable` after any other
+        failure."""
         if self._process is None:
             self._backoff.check()
             self._start()
         return self._ask({"do": do, **about})
 
     def end(self) -> None:
-        """End the process. Jobs continue."""
+        """End the process. Jobs on the platform continue."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

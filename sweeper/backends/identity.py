@@ -10,9 +10,9 @@ NOT_YET = "made-at-launch"
 
 
 class Identity:
-    """The identity of the sweep in `folder`, recorded before the sweep's first job is submitted.
-    `folder_hash` is a hash of the folder's address, for job names. The methods raise
-    `StoreError`."""
+    """The identity of the sweep in `folder`: a random id, recorded before the sweep's first job is
+    submitted. `folder_hash` is a hash of the folder's address, for job names. The methods raise
+    `StoreError` if the store fails."""
 
     def __init__(self, folder: str) -> None:
         self.folder_hash = hashlib.sha256(folder.encode()).hexdigest()[:12]

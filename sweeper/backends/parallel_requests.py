@@ -14,8 +14,9 @@ def for_each(
     items: Sequence[T], action: Callable[[T], None], item_failure: type[EnvironmentFailure]
 ) -> None:
     """Call `action` with each of `items`, several in parallel. An `item_failure` concerns only its
-    item, so the other calls continue. After any other failure, no further call is started. If a
-    call has failed, raise one of the failures, preferably a permanent one."""
+    item, so the other calls continue. After any other `EnvironmentFailure`, no further call is
+    started. At the end, raise one of the exceptions, but an `Unreachable` only if there is no
+    other."""
     failures: list[EnvironmentFailure] = []
 
     def attempt(item: T) -> None:

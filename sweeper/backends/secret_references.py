@@ -29,8 +29,8 @@ def secrets_option(doc: str, reference: Matching, example: str) -> Option:
 
 
 def where_to_say(backend: BackendType, name: str) -> str:
-    """Return the end of a message: in parentheses, the setting of a grid that passes the secret
-    `name` to jobs of the backend. Return an empty string if the backend has no option `secrets`."""
+    """Return a hint for the end of a message: the setting of a grid that passes the secret `name`
+    to jobs of the backend. Return an empty string if the backend has no option `secrets`."""
     field = backend.section.fields.get(_FIELD)
     if field is None or not field.examples:
         return ""

@@ -140,8 +140,8 @@ such as `sweep archive`, are listed in the help of the first word."""
 
 
 class Entry:
-    """A verb: the heading and the description in the help, a working example command, and the
-    verb's file."""
+    """A verb (a subcommand such as `ls`): the heading and the description in the help, a working
+    example command, and the name of the verb's file (empty if named like the verb)."""
 
     def __init__(
         self, name: str, heading: str, summary: str, arguments: str, file: str = ""
@@ -187,8 +187,8 @@ def of_today(words: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def parts(verb: str) -> dict[str, str]:
-    """Return the verbs whose first word is `verb`, by their second word: for `sweep`, {"archive":
-    "sweep archive", ...}."""
+    """Return a dict from second word to name, for the verbs whose first word is `verb`. For
+    `sweep`, this is {"archive": "sweep archive", ...}."""
     whole = [name for name in VERBS if name.startswith(f"{verb} ")]
     return {name.partition(" ")[2]: name for name in whole}
 

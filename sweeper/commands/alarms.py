@@ -54,7 +54,7 @@ def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, objec
 
 def _done(sweep: Sweep, alarm: Alarm) -> str | None:
     """Return the result of an alarm's actions. Return None if there is no result yet or the record
-    cannot be read. Actions without a command count as `done` as soon as they have begun."""
+    cannot be read. Without the action `run`, the result is `done` once the actions have begun."""
     try:
         outcome = read_action(sweep.folder, alarm).outcome
     except NotFound:

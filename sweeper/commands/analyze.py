@@ -85,7 +85,7 @@ def _add_output_arguments(verb: ArgumentParser) -> None:
 
 
 class _OneSetting(shared.Once):
-    """The action of `--by`, which may be given only once."""
+    """The argparse action of `--by`, which may be given only once."""
 
     refusal = (
         "--by may be given only once: use --by {first},{second} to compare within each "
@@ -131,8 +131,8 @@ def _of_all(
 
 
 def _stages(registry: "Registry", names: Sequence[str]) -> list[str]:
-    """Return `sweep/stage` for each stage of the sweep `names[0]` that has a metric and a started
-    run. Return [] if the sweep cannot be read."""
+    """Return the names, such as `sweep/stage`, of the stages of `names[0]` that have a metric and a
+    started run. Return [] if the sweep cannot be read."""
     try:
         sweep = registry.sweep(names[0])
     except (NotFound, StoreError):
@@ -205,7 +205,7 @@ def _cost(registry: "Registry", report: "Report") -> str | None:
 
 
 def _print_power(report: "Report") -> None:
-    """Print the smallest lead that can be detected with each number of seeds per cell."""
+    """Print the smallest detectable lead of the best cell for each number of seeds per cell."""
     rows = report.document["verdict"]["power"]
     if not rows:
         print("The noise between seeds is unknown, so the smallest leads cannot be computed.\n")

@@ -94,7 +94,7 @@ def select(verb: ArgumentParser, title: str = RUNS) -> None:
 
 
 def runs_of_any_sweeps(verb: ArgumentParser, default: str = "all") -> None:
-    """Add an argument for names of runs of any sweeps. The help shows `default` as the default."""
+    """Add an argument for names of runs of any sweeps. The help shows the text `default`."""
     group(verb, RUNS).add_argument(
         "runs",
         nargs="*",
@@ -106,7 +106,7 @@ def runs_of_any_sweeps(verb: ArgumentParser, default: str = "all") -> None:
 
 
 def optional_sweep(verb: ArgumentParser, default: str = "the newest", title: str = SWEEP) -> None:
-    """Add an argument for an optional sweep. The help shows `default` as the default."""
+    """Add an argument for an optional sweep. The help shows the text `default`."""
     group(verb, title).add_argument(
         "sweep", nargs="?", metavar="SWEEP", help=f"a sweep (default: {default})"
     )
@@ -142,7 +142,7 @@ def _runs(verb: ArgumentParser) -> None:
 
 
 def grid(verb: ArgumentParser) -> None:
-    """Add arguments for a grid, for overrides of its values, and for its launch."""
+    """Add the argument for a grid, overrides of the grid's values, and options of the launch."""
     grid = group(verb, "the grid")
     grid.add_argument("grid", metavar="GRID", help="a YAML file")
     grid.add_argument(
@@ -173,8 +173,7 @@ def launch_options(verb: ArgumentParser) -> _ArgumentGroup:
 
 
 def wait(verb: ArgumentParser) -> None:
-    """Add `--trust`, the options for waiting until the launched runs have ended, and
-    `--verbose`."""
+    """Add `--trust`, `--verbose` and the options for waiting until the launched runs have ended."""
     trust(verb)
     waiting = group(verb, "waiting")
     flag(waiting, "--wait", "run the launcher in this terminal until all runs have ended")

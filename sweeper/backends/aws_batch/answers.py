@@ -10,7 +10,7 @@ Answer = Mapping[str, object]
 
 
 class EnvironmentOrder(TypedDict):
-    """The ARN of a compute environment of a queue."""
+    """An entry of the list of compute environments in the description of a queue."""
 
     computeEnvironment: str
 
@@ -100,7 +100,7 @@ class Container(TypedDict, total=False):
 
 
 class Attempt(TypedDict, total=False):
-    """An ended start of a job. Batch may start a job several times."""
+    """An ended execution of a job. Batch may execute a job several times."""
 
     container: Container
 
@@ -143,8 +143,8 @@ class Images(TypedDict):
 
 
 class Role(TypedDict):
-    """An IAM role. `AssumeRolePolicyDocument` is the role's trust policy, as a document or as
-    text."""
+    """An IAM role. `AssumeRolePolicyDocument` is the role's trust policy, as a dict or as
+    URL-encoded JSON."""
 
     Arn: str
     AssumeRolePolicyDocument: NotRequired[object]

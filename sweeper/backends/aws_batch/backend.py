@@ -100,9 +100,8 @@ class AwsBatchBackend(Backend):
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Check that the queue accepts jobs, or still has unfinished jobs of the sweep. Make a job
-        definition if the options give an image. Otherwise check that the job definition in the
-        options has the secrets that runs need. Raises `EnvironmentFailure`, and the exceptions of
-        `definition`."""
+        definition if the options give an image. Raises `EnvironmentFailure`, and `UsageError` if
+        the job definition named in the options does not exist or lacks a secret that runs need."""
         del resources
         try:
             self._prepare()
@@ -179,8 +178,8 @@ class AwsBatchBackend(Backend):
             raise refused
 
     def _terminate(self, job: str) -> None:
-        """Terminate a job. Raises `Refused` if AWS does not permit this. Calls before the end of
-        the backoff raise the same error without a request."""
+        """Terminate a job. Raises `Refused` if AWS does not permit this. Until the backoff ends,
+        later calls send no request and raise the same error."""
         backoff = self._refused.setdefault(job, Backoff(*_TERMINATE_AGAIN_SECONDS, self._clock))
         backoff.check()
         try:
@@ -197,8 +196,8 @@ class AwsBatchBackend(Backend):
         del self._refused[job]
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the output of every start of the job, as far as CloudWatch has it now. Pages are
-        fetched while iterating."""
+        """Yield the job's output that CloudWatch has now, including the output before restarts.
+        Pages are fetched while iterating."""
         if self.jobs.unknown([token]):
             self.jobs.refresh()
         for job in self.jobs.described([token]):
@@ -211,8 +210,7 @@ class AwsBatchBackend(Backend):
                 yield from self._stream(group, stream)
 
     def _stream(self, group: str, stream: str) -> Iterator[str]:
-        """Yield the lines of a log stream. For the last page, CloudWatch returns the token of the
-        request again."""
+        """Yield the lines of a log stream."""
         token: dict[str, str] = {}
         while True:
             answer = self.aws.call(

@@ -46,7 +46,7 @@ class _Meta(Protocol):
 
 
 class _Client(Protocol):
-    """A botocore client of one service. Operations are methods for which botocore has no types."""
+    """A botocore client of one service."""
 
     meta: _Meta
 
@@ -148,7 +148,8 @@ class Aws:
         """Send a request that creates something, and return the answer. Only a throttled request is
         repeated, since AWS did not execute it. Raises `EnvironmentFailure` if AWS would refuse the
         request again, `Refused` if the credentials are the problem, and `Throttled` if AWS
-        throttled every try. After any other `Unreachable`, AWS may have executed the request."""
+        throttled every try. If `Unreachable` itself is raised, AWS may have executed the
+        request."""
         waits = spread(delays(0.5, _MOST_SECONDS, times=_THROTTLED_TRIES - 1))
         try:
             return retried(

@@ -28,9 +28,9 @@ class Overrides(TypedDict):
 
 def definition(aws: Aws, options: Options) -> str:
     """Return the name and revision of the job definition. If the options give an image and the
-    definition does not exist yet, make the definition. Raises `Unreachable`, `EnvironmentFailure`
-    if AWS does not accept the definition, and `UsageError` if the definition named in the options
-    does not exist or lacks a secret that runs need."""
+    definition does not exist yet, make the definition. Raises `Unreachable`. Raises
+    `EnvironmentFailure` if AWS does not accept the definition, and `UsageError` if the definition
+    named in the options does not exist or lacks a secret that runs need."""
     existing = find_definition(aws, options)
     if existing is not None:
         return f"{existing['jobDefinitionName']}:{existing['revision']}"

@@ -31,7 +31,7 @@ class Submissions:
         self._root = os.path.dirname(folder)
 
     def together(self, jobs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:
-        """Yield the jobs in groups, one for each request. Several jobs in a group become an array
+        """Yield the jobs in groups, one for each request. A group of several jobs becomes an array
         job."""
         alike: dict[tuple[str, ...], list[JobSpec]] = {}
         for job in jobs:
@@ -76,8 +76,8 @@ class Submissions:
 def manifests(
     sweep: str, folder: str, plan_options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield a preview of each request. The first is RegisterJobDefinition if the options give an
-    image. Each SubmitJob names the definition without a revision."""
+    """Yield a preview of each request: first RegisterJobDefinition if the options give an image,
+    then each SubmitJob."""
     options = read_options(plan_options)
     region = Aws(options.region, options.profile).region
     names = Names(SweepFolder.at_address(folder))

@@ -91,8 +91,8 @@ class Jobs:
         self._due: dict[str, None] = {}  # ids to describe, in order
 
     def add(self, job: str, tokens: Sequence[str], *, array: bool) -> None:
-        """Record the job with the id `job`. The children of an array job have `tokens` in this
-        order. A single job has only one token."""
+        """Record the job with the id `job`. Child number i of an array job has the token
+        `tokens[i]`. A single job has only one token."""
         if array:
             self._sizes[job] = len(tokens)
         for index, token in enumerate(tokens):
@@ -139,9 +139,8 @@ class Jobs:
 
     def others(self, tokens: Iterable[str]) -> dict[str, str]:
         """Return a dict from token to the id of an unfinished job of an earlier sweep in the same
-        folder. Tokens without such a job are left out. An array job of an earlier sweep counts for
-        every token, since the array's own tokens are unknown. If no listing exists, the jobs are
-        listed first."""
+        folder. Tokens without such a job are left out. An unfinished array job of an earlier sweep
+        stands for every token, since the array's own tokens are unknown."""
         if self.listed_at < 0:
             self.refresh()
         array = self._others.get("")
@@ -150,8 +149,8 @@ class Jobs:
 
     def refresh_for(self, tokens: Sequence[str]) -> None:
         """List the jobs again if a token has no recorded job and the last listing is at least
-        `_LIST_SECONDS` old. Use `_RESTART_SECONDS` instead if every token without a job may be a
-        restart of a live job: Batch does not list restarts."""
+        `_LIST_SECONDS` old. Batch does not list restarts, so the limit is `_RESTART_SECONDS` if
+        every token without a job may belong to a live job that Batch has restarted."""
         missing = [token for token in tokens if token not in self._ids]
         restarts = all(map(self._restarted, missing))
         wait = _RESTART_SECONDS if restarts else _LIST_SECONDS
@@ -162,8 +161,8 @@ class Jobs:
         return any(not _ended(self._seen.get(job)) for job in self._older(token))
 
     def ids(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Return a dict from token to the id of its job. For a token without a recorded job, return
-        the id of a live job of an earlier attempt: Batch may have restarted this job as the token's
+        """Return a dict from token to the id of its job. A token without a recorded job gets the id
+        of a live job of an earlier attempt, since Batch may have restarted this job for the token's
         attempt. Tokens for which no job is found are left out."""
         older = {token: self._older(token) for token in tokens if token not in self._ids}
         self._look([job for jobs in older.values() for job in jobs])
@@ -182,9 +181,9 @@ class Jobs:
         return {token: self._merged(token, jobs) for token, jobs in wanted.items()}
 
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
-        """Return the ids of the jobs of `tokens` that are not known to have ended. If they include
-        all unfinished children of an array job, and at least two, return the array's id instead of
-        theirs."""
+        """Return the ids of the jobs of `tokens` that are not known to have ended. If all
+        unfinished children of an array job are among these jobs, and at least two, return the
+        array's id instead of the children's ids."""
         jobs = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
         chosen = dict.fromkeys(job for job in jobs if not _ended(self._seen.get(job)))
         for array, size in self._sizes.items():
@@ -205,14 +204,14 @@ class Jobs:
         return False
 
     def described(self, tokens: Sequence[str]) -> list[Job]:
-        """Return Batch's descriptions of the jobs of these tokens, oldest first. A token without a
-        job may be a restart of an older job, which is described instead."""
+        """Return Batch's descriptions of the jobs of these tokens, oldest first. For a token
+        without a job, describe the jobs of an earlier attempt of the run (see `_older`)."""
         jobs = [job for t in tokens for job in self._ids.get(t) or self._older(t)]
         return self._describe(list(dict.fromkeys(reversed(jobs))))
 
     def _older(self, token: str) -> list[str]:
-        """Return the jobs of the run's latest earlier attempt that has jobs. Batch may have
-        restarted one of these jobs as the token's attempt."""
+        """Return the ids of the jobs of the latest earlier attempt that has jobs. Batch may have
+        restarted one of these jobs for the token's attempt."""
         run, attempt = attempt_of(token)
         before = [number for number in self._newest.get(run, ()) if number < attempt]
         return self._ids[f"{run}-a{max(before)}"] if before else []
@@ -239,8 +238,8 @@ class Jobs:
         )
 
     def _look(self, jobs: Sequence[str]) -> None:
-        """Query the `jobs` that have not ended: all jobs without a status, and other jobs up to a
-        limit."""
+        """Query those of `jobs` that have not ended. The number of queried jobs that already have a
+        status is limited."""
         pending = [job for job in dict.fromkeys(jobs) if not _ended(self._seen.get(job))]
         children: dict[str, list[str]] = {}
         for job in pending:

@@ -124,7 +124,7 @@ SECTION = section_of(
 def read_options(plan_options: Mapping[str, object]) -> Options:
     """Read a plan's options. Options that are not given are left to the job definition or to AWS.
     Raises `UsageError` if the queue is missing, or if `job_definition` and `image` are both given
-    or both missing. Raises `Damaged` for an option of another type."""
+    or both missing. Raises `Damaged` if an option has the wrong type."""
     if plan_options.get("queue") is None:
         raise UsageError(
             "aws-batch: no queue is given: write `launch: "

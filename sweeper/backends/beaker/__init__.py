@@ -37,8 +37,8 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield the spec of each job's experiment. `about` contains the experiment's name, which is not
-    part of a spec."""
+    """Yield the spec of each job's experiment. The experiment's name is not part of a spec, so
+    `Manifest.about` contains the name."""
     from sweeper.backends.beaker.spec import Names, spec
 
     names, sweep_options = Names(sweep, folder), _whole(options)

@@ -49,8 +49,8 @@ def open_backend(sweep: str, folder: str, options: Options) -> "BeakerBackend":
 
 
 class BeakerBackend(Backend):
-    """A backend (see `sweeper.backends.base.Backend`). A job's resources take precedence over
-    `options`."""
+    """A backend (see `sweeper.backends.base.Backend`). A job's own options, `JobSpec.resources`,
+    override `options`."""
 
     name = "beaker"
 
@@ -130,7 +130,7 @@ class BeakerBackend(Backend):
                 self._service.create(name, experiment)
 
     def _make_way(self, token: str) -> bool:
-        """Free the name of a token's experiment after Beaker has refused the name. If an ended
+        """Free the name for a token's experiment, which Beaker has refused as taken. If an ended
         experiment has the name, rename the experiment and return True. Return False if an
         unfinished experiment of this sweep has the name. Raises `Refused` for an unfinished
         experiment of an earlier sweep in the same folder, and `EnvironmentFailure` for an
@@ -189,8 +189,8 @@ class BeakerBackend(Backend):
     def _listed(
         self, token: str = "", *, anyones: bool = False, **more: object
     ) -> "dict[str, Workload]":
-        """Return the sweep's experiments by token, only for tokens that begin with `token`.
-        `anyones`: include experiments of earlier sweeps in the same folder."""
+        """Return a dict from token to experiment, for the sweep's tokens that begin with `token`.
+        With `anyones`, include experiments of earlier sweeps in the same folder."""
         begins, listed = self._names.name(token), dict[str, "Workload"]()
         where = {
             "workspace_id": self._service.workspace_id,
@@ -206,8 +206,8 @@ class BeakerBackend(Backend):
         return listed
 
     def _query_details(self, tokens: Iterable[str]) -> None:
-        """Query the newest jobs of experiments that need a query, for at most `_MOST`
-        experiments."""
+        """Query the newest job of each experiment whose details are due (see `_due`), at most
+        `_MOST` experiments."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
         requests = [(token, item) for _, token in due[:_MOST] if (item := self._workloads[token])]
@@ -219,8 +219,8 @@ class BeakerBackend(Backend):
                 self._nodes[node] = self._node(node)
 
     def _due(self, token: str, now: float) -> float | None:
-        """Return when the details of an experiment were last queried (0: never, or not since the
-        status changed). Return None if the details need no query now."""
+        """Return when the details of an experiment were last queried. Return 0 if they were not
+        queried since the status changed, and None if no query is needed now."""
         workload, detail = self._workloads.get(token), self._details.get(token)
         if workload is None or token in self._over:
             return None

@@ -72,9 +72,8 @@ class Refused(Unreachable):
         self.status = status
 
     def settled(self) -> EnvironmentFailure:
-        """Return the exception for a failed creation: the refusal itself if a later try may succeed
-        (with renewed credentials, or when there is room), otherwise a permanent
-        `EnvironmentFailure`."""
+        """Return the exception for a failed creation: this refusal if a later try may succeed
+        (after new credentials or freed capacity), otherwise a permanent `EnvironmentFailure`."""
         return self if self.status in _PASSING else EnvironmentFailure(str(self))
 
 
@@ -105,7 +104,7 @@ class Service:
 
     @functools.cached_property
     def organization(self) -> Mapping[str, str]:
-        """The id of the workspace's organization, as a keyword argument for a listing."""
+        """The id of the workspace's organization, as `{"organization_id": id}`."""
         owner, slash, _ = self.workspace.partition("/")
         named = owner if slash else self._config.default_org or ""
         answer = self.ask("ResolveOrganizationName", organization_name=named)

@@ -118,8 +118,8 @@ SECTION = section_of(
 
 
 def merged(before: Mapping[str, object], later: Mapping[str, object]) -> dict[str, object]:
-    """Return `before` merged with `later`, which takes precedence. Options of `before` that exclude
-    an option of `later` are left out."""
+    """Return `before` merged with `later`, which takes precedence. Leave out the options of
+    `before` that cannot be combined with an option of `later` (`APART`)."""
     keys = {key.removesuffix("_s") for key in later}
     gone = {key for pair in APART if not keys.isdisjoint(pair) for key in pair}
     return {k: v for k, v in before.items() if k.removesuffix("_s") not in gone} | dict(later)

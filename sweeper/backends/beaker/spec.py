@@ -22,7 +22,7 @@ class Names:
         return self.prefix + token
 
     def description(self, title: str) -> str:
-        """Return the description of a run's experiment, which people and `is_ours` read."""
+        """Return the description of a run's experiment, with the sweep's identity and name."""
         return f"sweeper {self.identity.current()}: {self.sweep}: {title}"[:500]
 
     def is_ours(self, description: str) -> bool:

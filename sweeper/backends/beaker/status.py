@@ -23,8 +23,8 @@ _ENDED = JobStatus(JobState.ENDED)
 
 
 def word(message: "Message", field: str) -> str:
-    """Return Beaker's name of a field's value, such as `STATUS_RUNNING`, or the value's number if
-    this client does not know the value."""
+    """Return Beaker's name for the value of an enum field, such as `STATUS_RUNNING`. Return the
+    value as text if this client has no name for the value."""
     value, kind = getattr(message, field), message.DESCRIPTOR.fields_by_name[field].enum_type
     if kind is None or value not in kind.values_by_number:
         return str(value)

@@ -169,8 +169,8 @@ def open_backend(sweep: str, folder: str, options: Options) -> "KubernetesBacken
 
 
 class KubernetesBackend(Backend):
-    """A backend (see `sweeper.backends.base.Backend`). A job's resources take precedence over
-    `options`."""
+    """A backend (see `sweeper.backends.base.Backend`). A job's own options, `JobSpec.resources`,
+    override `options`."""
 
     name = "kubernetes"
 
@@ -289,9 +289,9 @@ class KubernetesBackend(Backend):
     def _make_way(self, name: str, submission: str) -> bool:
         """Free the name of a new Job after the server has refused the name. If an ended Job has the
         name, delete this Job. Return True if the name is free now. Return False if the name belongs
-        to an unfinished Job of this sweep, or to a Job of the same submission. Raises `Unreachable`
-        while a Job of that name is being deleted, and `Refused` for an unfinished Job of an earlier
-        sweep in the same folder."""
+        to an unfinished Job of this sweep, or if this submission has already created the Job.
+        Raises `Unreachable` while a Job of that name is being deleted, and `Refused` for an
+        unfinished Job of an earlier sweep in the same folder."""
         existing = self._get(name)
         if existing is None:
             return True
@@ -373,8 +373,8 @@ class KubernetesBackend(Backend):
             return None
 
     def _query_reasons(self) -> None:
-        """Query why Jobs have no pod: the cluster refused the pod (a quota), or Kueue delays the
-        Job. Do nothing if the last query was less than `_WHY_SECONDS` ago."""
+        """Query why Jobs have no pod. Either the cluster refused the pod (a quota), or Kueue delays
+        the Job. Do nothing if the last query was less than `_WHY_SECONDS` ago."""
         if time.monotonic() - self._reasons_at < _WHY_SECONDS:
             return
         self._reasons_at, self._whys = time.monotonic(), {}

@@ -196,7 +196,7 @@ def _retry_after_s(error: Exception) -> float:
 
 
 def _client(context: str | None) -> tuple[_Client, str]:
-    """Return the official client and the namespace of its configuration."""
+    """Return the official client, and the namespace from the client's configuration."""
     try:
         config = import_module("kubernetes.config")
         client = import_module("kubernetes.client")

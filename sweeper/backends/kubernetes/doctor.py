@@ -55,7 +55,7 @@ def checks(options: Options, connected: Cluster | None = None) -> list[Check]:
 
 
 def _named(options: Options) -> Iterator[tuple[str, str, str]]:
-    """For each object that an option refers to, yield a label, the option and the object's path."""
+    """Yield a tuple (label, option, API path) for each object that an option refers to."""
     namespace = "/api/v1/namespaces/{}"
     if options.service_account is not None:
         account = f"{namespace}/serviceaccounts/{options.service_account}"
@@ -157,8 +157,8 @@ def _queue(cluster: Cluster, options: Options) -> str:
 
 
 def _check_object(cluster: Cluster, path: str, key: str) -> str:
-    """Return the name of the object at `path`. The option `key` refers to the object. Raises
-    `LookupError` if the object does not exist."""
+    """Return the name of the object at `path`, with a note if this user may not read the object.
+    The option `key` refers to the object. Raises `LookupError` if the object does not exist."""
     name = path.rpartition("/")[2]
     try:
         cluster.call("GET", path, accept=METADATA)

@@ -97,7 +97,7 @@ class Event(TypedDict):
 
 
 class QueueCondition(TypedDict):
-    """A condition of a workload in Kueue, always with a message."""
+    """A condition of a workload in Kueue."""
 
     type: str
     status: str

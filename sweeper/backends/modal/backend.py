@@ -72,7 +72,7 @@ async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
 
 def _result(sandbox: Any) -> tuple[str, str]:
     """Return the name of the sandbox's status and Modal's message as one line. Both are empty if
-    this version of the client stores them elsewhere."""
+    this version of Modal's client stores the result elsewhere."""
     with suppress(AttributeError, ValueError):
         inner = sandbox._sync_synchronizer._translate_in(sandbox)
         result = inner._impl.result if hasattr(inner, "_impl") else inner._result
@@ -105,8 +105,8 @@ def open_backend(sweep: str, folder: str, options: Options) -> "ModalBackend":
 
 
 class ModalBackend(Backend):
-    """A backend (see `sweeper.backends.base.Backend`). A job's resources take precedence over
-    `options`."""
+    """A backend (see `sweeper.backends.base.Backend`). A job's own options, `JobSpec.resources`,
+    override `options`."""
 
     name = "modal"
 
@@ -263,7 +263,7 @@ class ModalBackend(Backend):
             self._over[token] = how
 
     def _signal(self, token: str, seconds: float) -> bool:
-        """Send SIGTERM to the worker, from a process in the worker's sandbox: Modal's own
+        """Send SIGTERM to the worker, from a process in the worker's sandbox, since Modal's own
         termination kills all processes immediately. Return True if the worker got the signal within
         `seconds`, or if the sandbox has ended."""
         identity, python = self._ids[token], self._options.python

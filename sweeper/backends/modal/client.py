@@ -125,7 +125,7 @@ class Service:
 
     async def _connected(self) -> "Client":
         """Return a new client, since other code may close the client that all code of this process
-        shares. Without a token, return the shared client."""
+        shares. Return the shared client if the configuration has no API token."""
         config = self._modal.config.config
         token = config["token_id"], config["token_secret"]
         if all(token):
@@ -196,7 +196,7 @@ def official() -> ModuleType:
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Return False for a log record with an error of Modal's client."""
+    """Return whether a log record contains no error of Modal's client."""
     error = record.exc_info[1] if record.exc_info else None
     return not type(error).__module__.startswith("modal.")
 

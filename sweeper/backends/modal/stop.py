@@ -12,8 +12,8 @@ NOBODY = 3
 
 
 def main(token: str, folder: str) -> int:
-    """Send SIGTERM to the worker of the job `token`, and return the exit code. Processes that the
-    worker has forked have the same command line but get no signal."""
+    """Send SIGTERM to the worker of the job `token`. Return 0, or `NOBODY` if no worker is running.
+    Processes that the worker has forked have the same command line but get no signal."""
     arguments = [os.fsencode(folder), os.fsencode(token)]
     processes = {
         int(n) for n in os.listdir("/proc") if n.isdecimal() and _words(n)[-2:] == arguments

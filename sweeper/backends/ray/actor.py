@@ -102,7 +102,8 @@ class Job:
 
 def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
     """Return the worker's environment: the secrets, and the node's variables except those that
-    begin with RAY_. SWEEPER_KEEP and SWEEPER_DROP tell the worker which of them the recipe gets."""
+    begin with RAY_. SWEEPER_KEEP and SWEEPER_DROP tell the worker which variables the recipe
+    gets."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {name: resolved(name, where) for name, where in secrets.items()}
     names = [name for name in (*_GIVEN, *secrets) if name in environment]

@@ -80,7 +80,7 @@ class RayBackend(Backend):
         return {"address": self.hello()["address"]}
 
     def hello(self) -> Mapping[str, str]:
-        """Return the head's `address` inside the cluster, and Ray's `version`."""
+        """Return `{"address": the head's address inside the cluster, "version": Ray's version}`."""
         return self.driver.ask("hello")
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:

@@ -13,7 +13,7 @@ from sweeper.paths import add_extra
 
 def checks(options: Mapping[str, object]) -> list[Check]:
     """Return the checks of `sweeper doctor --backend ray`, for a grid's options. If the head does
-    not answer, the checks of the nodes fail at once."""
+    not answer, the checks of the nodes fail without a query."""
     reached: list[RayBackend] = []
 
     def head() -> str:

@@ -132,8 +132,8 @@ class Cluster:
         return answers
 
     def cancel(self, names: Sequence[str]) -> list[str]:
-        """Withdraw waiting jobs and signal running ones. Return the names of jobs that got no
-        signal."""
+        """Cancel waiting jobs, and signal the workers of running ones. Return the names of jobs
+        that got no signal."""
         jobs = self.poll(names)
         calls: dict[object, str] = {}
         not_yet: list[str] = []
@@ -156,8 +156,8 @@ class Cluster:
 
     def forget(self, names: Sequence[str]) -> None:
         """Delete the exit codes and last output of these jobs from Ray's key-value store. First
-        wait up to 10 seconds until the actors of ended workers are dead. Keep the records of actors
-        that are still alive."""
+        wait up to 10 seconds until the actors of ended workers are gone. If an actor is still alive
+        then, keep its job's exit code and output."""
         until = time.monotonic() + _STOP_SECONDS
         jobs = self.poll(names)
         while any("end" in about and about["state"] != "DEAD" for about in jobs.values()):

@@ -40,8 +40,8 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 
 
 def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterator[Leftover]:
-    """Yield the files of submissions whose runs are all in `over`, with the output of runs in
-    `well`."""
+    """Yield the files of submissions that are no longer needed. `over` are the ids of ended runs,
+    and `well` the ids of succeeded runs."""
     from sweeper.backends.slurm.tables import Tables
 
     for paths in Tables(folder).spent(over, well):

@@ -46,8 +46,8 @@ class Accounting:
 
     def over(self, missed: Set[str]) -> list[Job]:
         """Return the sweep's ended jobs in the accounting database, or [] if accounting cannot be
-        used. `missed` are tokens that are not in the queue. Query the database only if `missed` has
-        a new token or the last answer is older than `_AGAIN_SECONDS`. Raises `Unreachable` if the
+        used. `missed` are tokens that are not in the queue. Query the database only if a token is
+        newly missing or the last answer is older than `_AGAIN_SECONDS`. Raises `Unreachable` if the
         database does not answer."""
         now = self._clock()
         if missed <= self._missed and now - self._queried <= _AGAIN_SECONDS:
@@ -71,6 +71,6 @@ class Accounting:
         return self._jobs
 
     def note_present(self, tokens: Set[str]) -> None:
-        """Note that these tokens are in the queue or were just submitted. The database is queried
-        again when one of them goes missing."""
+        """Note that these tokens are in the queue or were just submitted. If one of them is missing
+        later, `over` queries the database again."""
         self._missed.difference_update(tokens)

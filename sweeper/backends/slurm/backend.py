@@ -41,8 +41,8 @@ def open_backend(
 
 
 class SlurmBackend(Backend):
-    """A backend (see `sweeper.backends.base.Backend`). The resources of a job override
-    `defaults`."""
+    """A backend (see `sweeper.backends.base.Backend`). A job's own options, `JobSpec.resources`,
+    override `defaults`."""
 
     name = "slurm"
 
@@ -69,9 +69,9 @@ class SlurmBackend(Backend):
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Submit jobs. Jobs with the same resources become arrays. Skip jobs that Slurm already
-        has: restarted jobs of earlier attempts, and jobs whose submission got no answer. If Slurm
-        has no room for some jobs, submit the others and raise `Unreachable`."""
+        """Submit jobs. Jobs with the same resources become arrays. Skip a job if Slurm has
+        restarted the job of an earlier attempt, or if an earlier submission got no answer but was
+        accepted. If Slurm has no room for some jobs, submit the others and raise `Unreachable`."""
         self._backoff.check()
         existing = self._existing([job.token for job in jobs])
         groups = alike(job for job in jobs if job.token not in existing)

@@ -280,7 +280,7 @@ class Slurm:
         return accounted_of(self.call("sacct", *options), folder_hash)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Withdraw waiting jobs, and send SIGTERM to the batch scripts of running jobs. Skip
+        """Cancel waiting jobs, and send SIGTERM to the batch scripts of running jobs. Skip
         suspended jobs, since scancel would wait for them."""
         awake = [job for job in jobs if not job.halted]
         waiting, working = ("--state=PENDING",), ("-b", "-s", "TERM")
@@ -340,8 +340,8 @@ def _compact(ids: Sequence[str]) -> list[str]:
 
 
 def _ranges(indices: Sequence[int]) -> list[str]:
-    """Return ranges of consecutive numbers, such as `0-1,5`, with at most 200 ranges in a
-    string."""
+    """Return strings of ranges of consecutive numbers, such as `0-1,5`. A string has at most 200
+    ranges."""
     runs: list[list[int]] = []
     for number in indices:
         if runs and runs[-1][1] == number - 1:

@@ -19,7 +19,7 @@ def checks(
 ) -> list[Check]:
     """Return the checks of `sweeper doctor --backend slurm`. `options` come from a grid's
     `launch.slurm`. `configured` reads the defaults from the user's configuration file. If the
-    controller does not answer, all other checks fail at once."""
+    controller does not answer, all other checks fail without a query."""
     slurm = Slurm(_SECONDS)
     failures: list[EnvironmentFailure] = []
 

@@ -52,10 +52,10 @@ def main(path: str) -> int:
 
 
 def environment(launched: dict[str, str]) -> dict[str, str]:
-    """Return the worker's environment. It contains this job's variables and some that sweeper sets.
-    The recipe gets the environment of `sweeper launch`, but takes two kinds of variables from this
-    job: those that Slurm sets, and those that `setup` has changed. SWEEPER_KEEP lists these
-    variables."""
+    """Return the worker's environment: this job's environment `launched`, and variables for the
+    worker. SWEEPER_KEEP lists the variables that the recipe gets from this job, namely those that
+    Slurm sets and those that `setup` has changed. The recipe's other variables come from `sweeper
+    launch`."""
     from_job = {name for name in launched if name.startswith(_GIVEN)}
     before = launched.get("SWEEPER_BEFORE")
     if before is not None:
@@ -75,8 +75,8 @@ def environment(launched: dict[str, str]) -> dict[str, str]:
 
 def requeue(folder: str, token: str) -> None:
     """Requeue the job for the next attempt. Do nothing if a launcher has already started the next
-    attempt, or if the job does not run according to Slurm. If Slurm refuses, a launcher submits the
-    next attempt."""
+    attempt, or if Slurm does not report the job as running. If Slurm refuses, a launcher submits
+    the next attempt."""
     run, _, first = token.rpartition("-a")
     attempt = int(first) + int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     if os.path.exists(os.path.join(folder, "state", run, f"{attempt + 1}.intent.json")):

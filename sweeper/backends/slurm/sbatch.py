@@ -13,7 +13,7 @@ _JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 
 def asked_of(defaults: Mapping[str, object], job_options: Mapping[str, object]) -> Options:
-    """Merge the defaults with a job's options, which override them."""
+    """Return a job's options, with `defaults` for the options that the job does not set."""
     resources = {**defaults, **job_options}
     options = read_options(Options, resources, "launch.slurm")
     if options.time_s is None:

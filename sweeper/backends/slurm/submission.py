@@ -42,8 +42,8 @@ def arguments(
 def manifests(
     sweep: str, folder: str, defaults: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield the calls of sbatch as shell commands. An array has at most `launch.slurm.array` tasks.
-    Without this option, arrays have any size, since the cluster's limit is unknown here."""
+    """Yield the calls of sbatch as shell commands. Without the option `launch.slurm.array`, the
+    size of arrays is not limited here, since the cluster is not queried."""
     tables = Tables(folder)
     for group in (group for jobs in batches for group in alike(jobs).values()):
         options = asked_of(defaults, group[0].resources)

@@ -72,8 +72,8 @@ class Tables:
         return f"{os.path.join(self.place, name).replace('%', '%%')}{index}.out"
 
     def spent(self, over: Set[str], well: Set[str]) -> Iterator[list[str]]:
-        """Yield the paths of files that are no longer needed, for each table whose runs are all in
-        `over`: the table, and the output of runs in `well`."""
+        """For each table whose runs are all in `over` (ids of ended runs), yield the paths of the
+        table and of the output files of the runs in `well` (ids of succeeded runs)."""
         files = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
         for name in sorted(name for name in files if name.endswith(".json")):
             table = name.removesuffix(".json")

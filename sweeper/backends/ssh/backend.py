@@ -174,7 +174,7 @@ class SshBackend(Backend):
 
     def _look(self, tokens: Sequence[str], *, every: bool) -> dict[str, dict[str, object]]:
         """Return {host: {token: state}}. With `every`, raise the error of a host that does not
-        answer or refuses. Without `every`, leave this host out, and raise an error only if all
+        answer or refuses. Without `every`, leave out such hosts, and raise an error only if all
         hosts fail."""
         answers = self._each(
             _by_host(self._recorded(tokens)),
@@ -268,9 +268,9 @@ class SshBackend(Backend):
 def leftovers(
     folder: str, well: Set[str], open_backend: Callable[[str, str, Mapping[str, object]], Backend]
 ) -> Iterator[Leftover]:
-    """Yield the files that record on which host a job ran, for the jobs of the runs in `well`.
-    Before a file is removed, the host is asked to forget the job. If the host does not answer, the
-    file stays."""
+    """Yield the files that record on which host a job ran, for the runs in `well` (ids of succeeded
+    runs). Before a file is removed, the host is asked to forget the job. If the host does not
+    answer, the file stays."""
     root, _, name = folder.rpartition("/")
     # Few sweeps have such files, so look for them without loading the store's client.
     sweep = SweepFolder(open_shared(root), name)

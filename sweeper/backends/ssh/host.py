@@ -132,8 +132,8 @@ class Host:
             raise OSError(message)
 
     def become(self, job: dict[str, Any], failing: int) -> None:
-        """Execute the worker in this process, with its output in the log. On an error, write the
-        reason to the file descriptor `failing`."""
+        """Replace this process by the worker, which writes its output to the log. On an error,
+        write the reason to the file descriptor `failing`."""
         path: str = job["cwd"]
         try:
             if job["makes"]:

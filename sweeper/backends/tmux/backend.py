@@ -135,8 +135,9 @@ class TmuxBackend(Backend):
             self._server.source(lines)
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Show the sweep's `status` in tmux's status line, and the labels `words` in the borders of
-        the jobs' panes. Also close surplus panes of ended jobs (more than `MOST_ENDED`)."""
+        """Show the sweep's `status` in tmux's status line. `words` maps a job's token to the label
+        in the border of the job's pane. Also close surplus panes of ended jobs (more than
+        `MOST_ENDED`)."""
         session = self._server.session(self._folder)
         if session is None:
             return
@@ -194,8 +195,8 @@ def _program(job: JobSpec) -> str:
 
 
 def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> list[str]:
-    """Return the tmux commands that open a pane for each job in a window of the job's group.
-    Windows with room are filled first, then new windows are opened."""
+    """Return the tmux commands that open a pane for each job in a window for the job's group
+    (`JobSpec.window`). Windows with room are filled first, then new windows are opened."""
     lines: list[str] = []
     groups: dict[str, list[JobSpec]] = {}
     for job in jobs:
@@ -233,8 +234,8 @@ def panes_in(width: int, height: int, wanted: int = MOST_PANES) -> int:
 
 
 def _new_group(session: str, group_hash: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
-    """Return the tmux commands for a window with a pane for each job. The window's first name is a
-    token, since tmux commands would misread a dot or a colon in `name`."""
+    """Return the tmux commands for a window with a pane for each job. The window is renamed to
+    `name` last, since the other commands would misread a dot or a colon in its name."""
     target = f"{session}:={jobs[0].token}"
     lines = [
         _own_window(session, jobs[0], jobs[0].token),

@@ -56,9 +56,9 @@ def socket_name() -> str:
 
 class Pane(NamedTuple):
     """A pane of a session. `id` and `window` are tmux's ids. `dead` is true after the pane's
-    program has ended. `group` is a hash of the name of the window's group of jobs, and
-    `window_title` the title of a window without jobs; both may be empty. `width` and `height` are
-    the size of the window. `current` is true if the session shows the window. `word` is the pane's
+    program has ended. `group` is a hash of the name of the window's group of jobs, or empty.
+    `window_title` is the title of a window without jobs, or empty. `width` and `height` are the
+    size of the window. `current` is true if the session shows the window. `word` is the pane's
     label, or empty. `command` has the last 32 characters of the pane's command."""
 
     id: str
