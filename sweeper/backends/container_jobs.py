@@ -102,6 +102,6 @@ def line_of(message: object) -> str:
 
 
 def reason_of(message: object) -> str | None:
-    """Shorten the reason why a job waits or ended to one line of at most 200 characters. Return
-    None for an empty reason."""
+    """Return the reason why a job waits or ended, shortened to one line of at most 200 characters.
+    Return None for an empty reason."""
     return " ".join(str(message or "").split()).removesuffix(":")[:200] or None

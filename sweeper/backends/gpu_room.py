@@ -48,8 +48,8 @@ class GpuRoom:
             raise Unreachable(f"{self._backend}: {error}") from error
 
     def check(self, resources: Iterable[Mapping[str, object]]) -> None:
-        """Raise `EnvironmentFailure` if this machine has fewer GPUs than one job needs, or if its
-        GPUs cannot be listed."""
+        """Raise `EnvironmentFailure` if this machine has too few GPUs for a job with the backend's
+        options or with one of `resources`, or if its GPUs cannot be listed."""
         try:
             for options in (self._options, *resources):
                 if (gpus := self._of(options)) is not None:

@@ -25,7 +25,7 @@ class Identity:
         return self._identity
 
     def preview(self) -> None:
-        """Prepare the preview of a submission: if the sweep has no identity yet, use `NOT_YET`."""
+        """Use `NOT_YET` as the identity if the sweep has none, to preview a submission."""
         self._identity = self.current() or NOT_YET
 
     def ensure(self) -> str:

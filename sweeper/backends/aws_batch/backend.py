@@ -33,11 +33,11 @@ launcher, since an earlier launcher may have been killed before it got a reply."
 
 
 class _Closed(EnvironmentFailure):
-    """The queue does not accept jobs."""
+    """Error for a queue that does not accept jobs."""
 
 
 class _Changing(_Closed, Unreachable):
-    """The queue is changing and does not accept jobs yet."""
+    """Error for a queue that is changing and does not accept jobs yet."""
 
 
 def open_backend(

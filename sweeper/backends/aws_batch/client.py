@@ -62,8 +62,8 @@ class Throttled(Unreachable):
 
 
 class Refused(Unreachable):
-    """AWS refused a request. `code` is AWS's error code. `for_good`: AWS would refuse the same
-    request again. Otherwise the credentials are missing or invalid, and may be renewed."""
+    """AWS refused a request. `code` is AWS's error code. `for_good` is true if AWS would refuse the
+    same request again, and false if the credentials are missing or invalid."""
 
     def __init__(self, message: str, code: str, *, for_good: bool) -> None:
         super().__init__(message)
@@ -71,8 +71,8 @@ class Refused(Unreachable):
 
 
 class Aws:
-    """The AWS clients of one region and profile, created at first use. `calls` counts the calls by
-    operation. `sleep` waits between tries."""
+    """The AWS clients of one region and profile, created at first use. `calls` has the number of
+    calls of each operation. `sleep` waits between tries."""
 
     def __init__(
         self,

@@ -133,7 +133,7 @@ def overrides(options: Options, command: list[str], region: str) -> Overrides:
 
 
 def retry_strategy(options: Options) -> dict[str, object]:
-    """Return the retry strategy: Batch restarts a job only if its machine was taken away or
+    """Return a retry strategy with which Batch restarts a job only if its machine was taken away or
     failed."""
     if not options.retries_on_interruption:
         return {"attempts": 1}

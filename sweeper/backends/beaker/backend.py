@@ -171,7 +171,7 @@ class BeakerBackend(Backend):
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
         """List the sweep's unfinished experiments if the last listing is outdated or `anew` is
-        True. Query the experiments of `wanted` that are not listed."""
+        True. Query the experiments of tokens in `wanted` that are not listed."""
         if anew or self._freshness.is_over():
             going = [*WAITS, "STATUS_RUNNING", "STATUS_STOPPING", "STATUS_UPLOADING_RESULTS"]
             with self._freshness.renewed():

@@ -129,7 +129,7 @@ def _pod_status(pod: Pod | None) -> PodStatus:
 
 
 def _conditions(resource: Job | Pod | None) -> dict[str, Condition]:
-    """Return the conditions whose status is "True", by type."""
+    """Return a dict from type to condition, for the conditions whose status is "True"."""
     status = resource.get("status") if resource else None
     conditions = (status.get("conditions") if status else None) or ()
     return {
@@ -339,7 +339,7 @@ class KubernetesBackend(Backend):
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
         """List the sweep's Jobs and pods if the last listing is outdated or `anew` is True. Query
-        the Jobs of `wanted` that are not listed."""
+        the Jobs of tokens in `wanted` that are not listed."""
         if anew or self._freshness.is_over():
             selector = self._names.selector
             with self._freshness.renewed():

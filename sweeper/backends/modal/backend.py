@@ -287,8 +287,8 @@ class ModalBackend(Backend):
         return token in self._over or self._ids[token] is None
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's running sandboxes if the last listing is outdated or `anew` is True.
-        Query the ids of the sandboxes of `wanted` that are not known yet."""
+        """List the sweep's running sandboxes if the last listing is outdated or `anew` is True. For
+        tokens in `wanted` without a known sandbox, query the sandbox's id."""
         if anew or self._freshness.is_over():
             with self._freshness.renewed():
                 self._app_id, self._going = self._listed()
