@@ -6,6 +6,7 @@ import io
 import os
 import random
 import shutil
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -147,7 +148,10 @@ def _output(arguments: tuple[str, ...], out: Path) -> str:
 
 def _metrics(roots: list[str], keys: list[str] | None) -> Any:
     registry = Registry(*roots)
-    return registry.metrics(keys=keys), registry.problems
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        frame = registry.metrics(keys=keys)
+    return frame, registry.problems, [str(warning.message) for warning in warned]
 
 
 def _rollouts(roots: list[str], iteration: int | None, keys: list[str] | None = None) -> Any:
