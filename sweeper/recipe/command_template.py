@@ -21,7 +21,7 @@ _SPREAD = re.compile(r"\{([^{}]+)\*\}")
 
 
 def with_log_path(env: Mapping[str, str], log_path: str) -> dict[str, str]:
-    """Return the variables of `launch.env`, with the folder of a run in place of `{log_path}`."""
+    """Return the variables `env`, with the path `log_path` in place of `{log_path}`."""
     return {name: value.replace("{log_path}", log_path) for name, value in env.items()}
 
 
@@ -52,8 +52,8 @@ def render_command(command: Sequence[str], values: Mapping[str, object]) -> list
     """Fill a template: `{key}` becomes the value of `key`, `{{` and `}}` become braces.
 
     A string is inserted unchanged, any other value as JSON (`true`, `null`, `0.0001`, `[1, 2]`).
-    Each element of the template becomes one argument. Only the element `{key*}` becomes one
-    argument for each item of a list. Raises `RecipeError` for a key without a value."""
+    Each element of the template becomes one argument, except `{key*}`: this element becomes
+    several arguments, the items of a list. Raises `RecipeError` for a key without a value."""
     words: list[str] = []
     for element in command:
         spread = _SPREAD.fullmatch(element)
@@ -87,8 +87,8 @@ _OPTION = re.compile(r"-[^mc-].*")
 
 
 def with_pdb(command: Sequence[str]) -> list[str]:
-    """Return a command that runs a Python program under pdb. Raises `RecipeError` for other
-    commands."""
+    """Change a command so that its Python program runs under pdb. Raises `RecipeError` if the
+    command does not run a Python program."""
     name, *rest = command
     if re.fullmatch(r"python[0-9.]*", os.path.basename(name)):
         options = next((n for n, word in enumerate(rest) if not _OPTION.fullmatch(word)), len(rest))
@@ -102,8 +102,8 @@ def with_pdb(command: Sequence[str]) -> list[str]:
 
 
 def render_window(template: str | None, sweep: str, run: "Run", attempt: int) -> str | None:
-    """Return the text of `launch.window` for a run, or None without a template. In tmux, runs with
-    the same text share a window."""
+    """Fill the template of `launch.window` for an attempt of a run. Return None if there is no
+    template. In tmux, runs with the same result share a window."""
     if template is None:
         return None
     about_run = {"name": run.name, "cell": run.cell, "seed": run.seed, "run": run.id}

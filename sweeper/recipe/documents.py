@@ -10,8 +10,9 @@ key), and the message."""
 
 
 class Packed(TypedDict):
-    """Configurations with each value written once. `shapes` are lists of keys. Each row starts with
-    the index of its shape. An index in `values` follows for each key of the shape."""
+    """Configurations with each value written once. A row is a configuration. Its first number is
+    the index in `shapes` of its list of keys. The others are the indices in `values` of its values,
+    in the order of the keys."""
 
     shapes: list[list[str]]
     values: list[object]
@@ -90,7 +91,7 @@ class Sampled(TypedDict):
 
 class Example(TypedDict):
     """An example that a run would train on. `parts` are pieces of its text; True marks a piece that
-    is trained on. `tokens` and `trained` are numbers of tokens. `samples` answer a prompt."""
+    is trained on. `tokens` and `trained` are numbers of tokens. `samples` are a model's answers."""
 
     title: str
     parts: list[tuple[str, bool]]
@@ -130,7 +131,7 @@ class Copied(TypedDict):
 
 
 class Child(TypedDict):
-    """The contents of the file with everything that a recipe's process needs to run."""
+    """The contents of a file that tells a recipe's process what to run."""
 
     recipe: Located
     config: dict[str, object]
@@ -140,7 +141,7 @@ class Child(TypedDict):
 
 
 class Begin(TypedDict):
-    """The request to the keeper (see fork_protocol.py) to start a recipe's process."""
+    """A worker's request to start a recipe's process (see fork_protocol.py)."""
 
     argv: list[str]
     cwd: str

@@ -30,7 +30,7 @@ _LARGEST = 64 << 20
 
 
 def send(connection: socket.socket, message: Mapping[str, object], descriptors: list[int]) -> None:
-    """Send a message, and copies of descriptors."""
+    """Send a message, and copies of file descriptors."""
     body = json.dumps(message).encode()
     data = _LENGTH.pack(len(body)) + body
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
@@ -41,8 +41,8 @@ def send(connection: socket.socket, message: Mapping[str, object], descriptors: 
 
 
 def receive(connection: socket.socket, most: int = 0) -> tuple[Any, list[int]]:
-    """Return the next message and at most `most` descriptors. Raises `OSError` if the connection
-    ends or the message is too long."""
+    """Return the next message, and at most `most` file descriptors sent with it. Raises `OSError`
+    if the connection ends or the message is too long."""
     size = array.array("i").itemsize
     head, passed, _flags, _address = connection.recvmsg(
         _LENGTH.size, socket.CMSG_SPACE(most * size) if most else 0

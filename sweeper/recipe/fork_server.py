@@ -57,16 +57,16 @@ _CHANGED = (-1, -1)
 
 
 def serve(status: str, move: Move) -> str | None:
-    """Serve workers until no worker has connected for a minute, the folder of the file `status` is
-    gone, or a package was changed. Then return None. In a process that was forked for a recipe,
-    return the path of the file that describes the recipe. `move` is `bootstrap.move`."""
+    """Serve workers. Return None if no worker has connected for a minute, if the folder of the file
+    `status` is gone, or if a package was changed. Also return in each process forked for a recipe,
+    with the path of the file that describes the recipe. `move` is `bootstrap.move`."""
     with socket.socket(fileno=LISTENING) as listener:
         return Server(listener, status, move).loop()
 
 
 class Server:
-    """A server that imports modules, and forks a keeper (see fork_protocol.py) for each worker
-    that requests a process."""
+    """A server that imports modules, and forks a keeper for each worker that connects. The keeper
+    is a process that forks the worker's recipe, and waits for the recipe's end."""
 
     def __init__(self, listener: socket.socket, status: str, move: Move) -> None:
         self._listener = listener
@@ -79,8 +79,7 @@ class Server:
         self._refused: str | None = None
 
     def loop(self) -> str | None:
-        """Serve workers, and return None when the server has to end (see `serve`). In a process
-        forked for a recipe, return the path of the file that describes the recipe."""
+        """Serve workers. The results are those of the function `serve`."""
         folder = os.path.dirname(self._status)
         last = time.monotonic()
         while time.monotonic() < last + _IDLE_SECONDS and os.path.isdir(folder):
@@ -99,8 +98,8 @@ class Server:
         return None
 
     def _answer(self, connection: socket.socket) -> str | None:
-        """Serve a worker. In the server, return None if the server has to end, else "". In a
-        process forked for a recipe, return the path of the file that describes the recipe."""
+        """Serve a worker. The result is None if the server has to end, "" if it continues, and in
+        the recipe's process the path of the file that describes the recipe."""
         connection.settimeout(_REQUEST_SECONDS)
         try:
             if user_of(connection) != os.getuid():
@@ -167,7 +166,7 @@ class Server:
             os.replace(partial, self._status)
 
     def _fork(self, connection: socket.socket) -> str:
-        """Fork a keeper. In the server, return ""; in the recipe's process, return the path of
+        """Fork a keeper. The result is "" in the server, and in the recipe's process the path of
         the file that describes the recipe."""
         if os.fork():
             return ""
@@ -234,7 +233,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     """Start a recipe, wait for its end, and reap it when the worker asks for that. In the recipe's
     process, return the path of the file that describes the recipe; in the keeper, return None.
 
-    The keeper changes little memory, because the kernel copies each page that changes.
+    The keeper avoids writes to memory, because the kernel copies each page that is written.
     """
     request: Begin
     connection.settimeout(None)  # The worker may be slow, and nothing else waits for this process.
@@ -298,8 +297,8 @@ def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
 
 
 def _why_differs(request: Begin, imported: Imported) -> str | None:
-    """Return a reason if importing the modules in the run's environment could have another result,
-    else None."""
+    """Return a message if an environment variable that the imports have read has another value for
+    the run, else None."""
     given = request["environment"]
     for name, value in imported.read.items():
         if given.get(name) != value:
@@ -308,8 +307,8 @@ def _why_differs(request: Begin, imported: Imported) -> str | None:
 
 
 def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
-    """Return a reason if the recipe would import a module from a different folder than the server
-    did, else None."""
+    """Return a message if one of the recipe's folders hides a module that the server has imported,
+    else None."""
     with open(argv[3], "rb") as file:
         child: Child = json.load(file)
     recipe = child["recipe"]
@@ -330,7 +329,7 @@ def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
 
 
 def _shadowing_name(folder: str, tops: set[str]) -> str | None:
-    """Return the first name in a folder that hides a top-level module in `tops`, or None."""
+    """Return a name in a folder that hides one of the top-level modules `tops`, or None."""
     if folder in own_folders() or not os.path.isdir(folder):
         return None
     with os.scandir(folder) as entries:
@@ -370,8 +369,8 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _threads_after_fork() -> int:
-    """Fork once, and return how many other threads this process still has. Numerical libraries end
-    their threads before a fork, and restart the threads later."""
+    """Fork a child that ends at once, and return how many other threads this process then has.
+    The fork makes numerical libraries end their threads, which they restart later."""
     child = os.fork()
     if child == 0:
         os._exit(0)

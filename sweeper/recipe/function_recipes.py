@@ -172,7 +172,7 @@ def from_chz(config: object, cls: type[object] | None) -> object:
 
 
 def _first(argument: str) -> str:
-    """Return the field that a `key=value` argument sets."""
+    """Return the top-level field that an argument sets: `a` for `a.b=1`."""
     return argument.partition("=")[0].partition(".")[0]
 
 

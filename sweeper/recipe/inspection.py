@@ -159,9 +159,9 @@ def _describe_function(source: Function, request: CheckRequest, deep: bool) -> d
 
 
 def log_path_field(request: CheckRequest, takes: dict[str, Takes], name: str) -> str | None:
-    """Return the field that takes the run's folder. Return None if the recipe has no field
-    `log_path`, no other field is requested and `launch.metrics_dir` is set. Raises `Refused` if the
-    recipe lacks the field."""
+    """Return the field that takes the run's folder: the requested field, else `log_path`. If the
+    recipe lacks this field, raise `Refused`. But if no field is requested and `launch.metrics_dir`
+    is set, return None instead."""
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
         return None
@@ -260,7 +260,7 @@ def entry_point(name: str) -> str | None:
 
 
 def entry_points() -> dict[str, str]:
-    """Return `module` or `module:Class` for the short name of each recipe in this interpreter."""
+    """Return {short name: `module` or `module:Class`} for the recipes in this interpreter."""
     from importlib import metadata
 
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
@@ -302,8 +302,8 @@ def check_source(recipe: Located) -> None:
 
 
 def _read_source(recipe: Located) -> tuple[str | bytes | None, bool]:
-    """Return the source that planning imports (None if the file cannot be found), and whether the
-    file is `__main__.py`. For a package, the file is `__init__.py` if `__init__.py` defines the
+    """Return the source of the file that planning imports (None if it cannot be found), and whether
+    this file is `__main__.py`. For a package, planning imports `__init__.py` if it defines the
     recipe's function, else `__main__.py`."""
     if recipe["kind"] == "file":
         with open(recipe["file"], "rb") as file:
@@ -419,9 +419,8 @@ def _taken_by_main(module: ModuleType, defined: dict[str, type[object]]) -> str 
 def describe(
     cls: type[object], *, deep: bool = False, above: tuple[type[object], ...] = ()
 ) -> dict[str, Takes]:
-    """Return the type, default and description of each field, and whether the field is required. A
-    default that is not plain data is left out. With `deep`, `fields` has the fields of a nested
-    config."""
+    """Describe the fields of a config, by name. A default that is not plain data is left out. With
+    `deep`, describe the fields of nested configs too."""
     import chz
 
     takes: dict[str, Takes] = {}

@@ -35,8 +35,9 @@ recipe."""
 
 
 def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
-    """Upload the bundle that the plan's jobs need, or return None if the jobs need no bundle.
-    Raises `UsageError` for a requirements file that is not in the copy of the code."""
+    """Upload sweeper's source for jobs on machines that have only Python. Return None if the plan
+    has no such jobs. Raises `UsageError` for a requirements file that is wrong or is not in the
+    copy of the code."""
     paths = dict.fromkeys(filter(None, (part.launch.requirements for part in plan.parts)))
     if not paths:
         return None
@@ -60,8 +61,8 @@ def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried |
 
 
 def describe(folder: SweepFolder, plan: Plan) -> Carried:
-    """Describe the bundle without uploading it. The result has no requirements files. Raises
-    `UsageError` for a requirements file with mistakes."""
+    """Return what `carry` returns, but upload nothing and leave `files` empty. Raises `UsageError`
+    for a requirements file with mistakes."""
     digest = hashlib.sha256(_source()).hexdigest()[:32]
     options: dict[str, None] = {}
     for part in plan.parts:
@@ -125,8 +126,8 @@ def _source() -> bytes:
 
 def bare_command(python: str, root: str, carried: Carried) -> list[str]:
     """Return a command that runs sweeper on a machine with only Python. The caller appends a module
-    of sweeper and the module's arguments. The command stores the environment and sweeper's source
-    in the machine's home folder, and uses them again later."""
+    of sweeper and the module's arguments. The command installs a Python environment and sweeper's
+    source in sweeper's home on the machine. Later commands use them again."""
     setup = {
         "requirements": "\n".join([*carried.packages, ""]),
         "source": f"{root}/{carried.archive}",

@@ -53,8 +53,8 @@ def keep(
 
 
 def has_changed(folder: SweepFolder, plan: Plan, secrets: Collection[str]) -> bool:
-    """Return whether the program in the checkout differs from the copy that a recorded plan
-    names. Return True if this cannot be determined."""
+    """Return whether the program in the checkout differs from the copy that was made for the
+    launch of `plan`. Return True if this cannot be determined."""
     now = (
         None
         if plan.snapshot is None

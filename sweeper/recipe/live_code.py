@@ -30,8 +30,8 @@ def digest(hashes: Mapping[str, str]) -> str | None:
 
 
 def files(recipes: Iterable[Recipe], results: str | None) -> dict[str, str]:
-    """Return the digests of the source files of recipes that run without a copy, by path relative
-    to the recipe's folder. `results` is a folder of results, which is left out."""
+    """Return the digests of the recipes' source files, by path relative to the recipe's folder.
+    `results` is a folder of results, which is left out."""
     hashes: dict[str, str] = {}
     for recipe in recipes:
         folders, named = _program(recipe)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tinker.types import Datum, GetInfoResponse, SampleResponse
 
     class Observer(Protocol):
-        """An object that the SDK notifies of a pause."""
+        """An object that the SDK notifies when the service pauses or resumes a client."""
 
         on_queue_state_change: Callable[..., object]
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         def future(self) -> Future[object]: ...
 
     class Service(Protocol):
-        """The factory of clients."""
+        """The SDK's class whose methods create clients."""
 
         __init__: Callable[..., None]
         create_lora_training_client: Callable[..., object]
@@ -83,9 +83,9 @@ request may have been abandoned."""
 
 
 def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None = None) -> None:
-    """Start counting when `tinker` is imported, and write the counts to the existing `folder`.
-    `labels` are sent to the service as metadata of each session, in addition to the program's own
-    metadata. `then` is called after the first count."""
+    """Count the usage of the service as soon as `tinker` is imported, and write the counts to the
+    existing `folder`. `labels` are sent to the service as metadata of each session, in addition to
+    the program's own metadata. `then` is called once, after the first counts were written."""
     meter = Meter(folder, then)
     if "tinker" in sys.modules:
         wrap(sys.modules["tinker"], meter, labels)
@@ -111,7 +111,7 @@ class Meter:
         atexit.register(self._write_last)
 
     def _begin(self) -> None:
-        """Set the counts and the writer thread to their initial state, also in a forked child."""
+        """Reset the counts and the writer thread. A forked child calls this too."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
@@ -213,8 +213,8 @@ class Meter:
             _safely(self, self.write)
 
     def _ask_models(self) -> None:
-        """Ask the clients whose model is unknown for their models, and add the counts of these
-        clients. Do not call this in a thread that the SDK needs for its answers."""
+        """Ask each client whose model is unknown for its model, and add the client's counts to
+        the model's. Do not call this in a thread in which the SDK receives answers."""
         with self._lock:
             nameless, self._nameless = self._nameless, []
         for client, counts in nameless:
@@ -239,8 +239,8 @@ def _model_of(client: Client) -> str | None:
 
 
 def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
-    """Wrap the clients of the SDK's module. If methods are missing, report that and count
-    nothing."""
+    """Wrap methods of the client classes in the module `sdk`. If one of the methods is missing,
+    report that and count nothing."""
     _wrap_observer(getattr(sdk, "SamplingClient", None), meter)
     logger = sys.modules.get(f"{getattr(sdk, '__name__', '')}.lib.queue_state_logger")
     _wrap_observer(getattr(logger, "QueueStateLogger", None), meter)

@@ -111,7 +111,7 @@ def ahead(
     words: Sequence[str] = (), meanwhile: "Callable[[], object] | None" = None
 ) -> Generator[None]:
     """Start a process that can inspect a recipe. End the process when the `with` block ends.
-    `words` are command-line arguments. `meanwhile` is called while the process answers."""
+    `words` are command-line arguments. `meanwhile` is called between a request and its answer."""
     with suppress(OSError, ValueError):  # The code that needs it reports the error.
         started = Probe(sys.executable, os.getcwd(), os.environ, _early(words))
         started.meanwhile = meanwhile
@@ -124,8 +124,8 @@ def ahead(
 
 
 def _early(words: Sequence[str]) -> list[str]:
-    """Return the modules of sweeper's own recipes that the grids in `words` name in a line `recipe:
-    NAME`. Only sweeper's recipes may be imported before the grid is checked."""
+    """Return the modules of sweeper's own recipes that are used by the grids in `words`. Recipes
+    of users may not be imported before the grid is checked."""
     recipes = os.path.join(os.path.dirname(os.path.dirname(BOOTSTRAP)), "recipes")
     names: list[str] = []
     for grid in filter(os.path.isfile, words):

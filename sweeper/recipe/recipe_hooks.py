@@ -46,9 +46,9 @@ def ask(module: ModuleType, configs: Configs) -> Answer:
 def examples(
     module: ModuleType, config: Config, count: int, checkpoint: str | None = None
 ) -> Answer:
-    """Return the first examples of a run in an answer, or the recipe's error. `examples` is None if
-    the recipe does not show examples. With a checkpoint, the examples also have samples, if the
-    recipe can sample."""
+    """Return the first examples of a run, or the recipe's error, as an `Answer`. `examples` is None
+    if the recipe does not show examples. With a checkpoint, the examples also have samples from it,
+    if the recipe can sample."""
     sampling: Callable[[Config, int, str], Examples] | None = getattr(module, "samples", None)
     function: Callable[[Config, int], Examples] | None = getattr(module, "examples", None)
     if not callable(function):
@@ -63,8 +63,9 @@ def examples(
 
 
 def _lacks(module: ModuleType, configs: Configs) -> list[Problem]:
-    """Return the recipe's lines about what this machine lacks, each line once. A line about a key
-    also has the key, and the index of the first configuration with this line."""
+    """Return (index, key, line) for each different line about what this machine lacks. If the line
+    starts with a key, `key` is this key and `index` is the first configuration with the line.
+    Otherwise both are None."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
     lacking: dict[str, Problem] = {}
     if not callable(function):

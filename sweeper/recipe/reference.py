@@ -39,8 +39,8 @@ class Problem(NamedTuple):
 
 class Inspected(NamedTuple):
     """A recipe, the problems of the configurations, and the recipe's notes for users.
-    `estimates` has the recipe's estimate of the usage of each configuration's run (None: no
-    estimate), or is empty."""
+    `estimates` has an estimate of the usage for each configuration (None: no estimate), or is
+    empty if nothing was estimated."""
 
     recipe: Recipe
     problems: list[Problem]
@@ -218,8 +218,8 @@ def find_python(name: str | None) -> str:
     """Return the absolute path of an interpreter. `name` is a path, a command on PATH, or None for
     this interpreter.
 
-    Links are kept, because the interpreter of a virtual environment is a link. Raises
-    `RecipeError`.
+    Symbolic links are not resolved, because the interpreter of a virtual environment is a link.
+    Raises `RecipeError`.
     """
     if name is None:
         return sys.executable

@@ -25,8 +25,8 @@ _BELOW = re.compile(r"[^\s;@]*/")
 
 
 class Requirements(NamedTuple):
-    """What a requirements file contains for jobs on other machines. `options` name sources of
-    packages. `mistakes` has a message for each line that these jobs cannot use."""
+    """A requirements file for jobs on other machines. `options` are the file's options that name
+    sources of packages. `mistakes` has a message for each line that these jobs cannot use."""
 
     options: tuple[str, ...]
     mistakes: tuple[str, ...]

@@ -50,9 +50,9 @@ class CodeCopy(NamedTuple):
 def make(
     folder: SweepFolder, cwd: str, file: str | None = None, *, secrets: Collection[str] = ()
 ) -> CodeCopy:
-    """Copy the checkout that contains `cwd` into the store. If `cwd` is in no checkout, use the
-    recipe's `file` instead. Files that contain one of the `secrets` are not copied. Raises
-    `StoreError`."""
+    """Copy the checkout that contains `cwd` into the store. If `cwd` is in no checkout, copy the
+    checkout that contains the recipe's `file`. Files that contain one of the `secrets` are not
+    copied. Raises `StoreError`."""
     root = checkout_of(cwd, os.path.dirname(file) if file else None)
     if root is None:
         return CodeCopy(None, "not in a git checkout", in_checkout=False)
@@ -85,7 +85,7 @@ def make(
 
 def preview(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
     """Return the copy that a launch would now make of a snapshot's checkout; None if the checkout
-    cannot be copied. If the code is unchanged, the copy has the given `snapshot`. Stores
+    cannot be copied. The result's `snapshot` equals the given one if the code is unchanged. Stores
     nothing."""
     tree = Tree(
         snapshot.root, results_in(store, snapshot.root, snapshot.archive.partition("/")[0]), secrets

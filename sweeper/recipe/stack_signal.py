@@ -11,15 +11,15 @@ _files: list[object] = []
 
 
 def number() -> int:
-    """Return the number of the signal, or 0 if the platform has no real-time signals. Programs
-    hardly ever use this signal."""
+    """Return the number of the signal for writing stacks, or 0 if the platform has no real-time
+    signals. Other programs hardly ever use this signal."""
     last = getattr(signal, "SIGRTMAX", None)
     return 0 if last is None else int(last) - 1
 
 
 def write_stacks_to(path: str) -> None:
-    """When this process gets the signal `number()`, append the stacks of all threads to the file at
-    `path`. Do nothing if the signal does not exist or the file cannot be opened."""
+    """Install a handler of the signal `number()` that appends the stacks of all threads to the file
+    at `path`. Do nothing if the signal does not exist or the file cannot be opened."""
     if not number():
         return
     import faulthandler

@@ -206,16 +206,16 @@ def _require_rest(folder: SweepFolder) -> None:
 
 
 def _forget_environment(folder: str) -> None:
-    """Remove the environment file of a deleted or renamed sweep. Otherwise the next launch with the
-    old name would fail with the message that the sweep's disk may be unmounted."""
+    """Remove the file with the environment of a deleted or renamed sweep's runs. Otherwise the next
+    launch with the old name would fail, and report that the sweep's disk may be unmounted."""
     from sweeper.sweep import environment_file
 
     environment_file.forget(environment_file.env_file(folder), folder)
 
 
 def _remove_folders(top: str) -> None:
-    """Remove temporary files of killed writers below `top`. Then remove all empty folders, also
-    `top`."""
+    """Remove the temporary files below `top`, which killed processes have left. Then remove all
+    empty folders, including `top`."""
     for folder, _, names in os.walk(top, topdown=False):
         for name in names:
             if name.startswith(TEMPORARY):

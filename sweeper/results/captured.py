@@ -35,7 +35,7 @@ _Sequence = Mapping[str, object]
 
 def captured(run: RecordedRun) -> list[Found]:
     """Return the captured trajectories of a run, sorted by iteration and split. If several attempts
-    captured an iteration and split, only the trajectories of the latest attempt are returned."""
+    have trajectories of the same iteration and split, return only those of the latest attempt."""
     latest: dict[tuple[int, str], list[Found]] = {}
     for attempt, folder in enumerate(run.folders(), start=1):
         by_iteration: dict[tuple[int, str], list[Found]] = {}
@@ -87,7 +87,7 @@ def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Fo
 
 
 def _stores(run: RecordedRun, folder: str) -> Iterator[tuple[str, list[_Sequence]]]:
-    """Yield the path and the sequences of each capture store in an attempt's folder."""
+    """Yield (path, sequences) for an attempt's database and for its exported file, if they exist."""
     database, lines = (f"{folder}/{name}".lstrip("/") for name in (_DATABASE, _LINES))
     if run.files.source(database) is not None:
         yield database, run.readable(lambda: _read_database(run, database), [])

@@ -241,10 +241,10 @@ class Catalog:
         dropped: bool = False,
         archived: bool = False,
     ) -> list[RecordedRun]:
-        """Return the runs that `selectors.pick` selects from all roots. Without selectors, runs of
-        archived sweeps are included only if `archived` is set. Raises `NotFound` for a selector
-        without a match. If the selector's sweep exists and files could not be read, the selector is
-        ignored instead."""
+        """Return the runs that `selectors.pick`, given the same arguments, selects from all roots.
+        Without selectors, runs of archived sweeps are included only if `archived` is set. Raises
+        `NotFound` for a selector without a match, but ignores the selector if its sweep exists and
+        files could not be read."""
         sweeps = {self.split(selector)[0] for selector in selectors}
         if sweeps and all(self.has_sweep(name) for name in sweeps):
             runs = self.handles_of(sorted(sweeps))
@@ -355,8 +355,7 @@ class Catalog:
         return cache[place][identity]
 
     def _in(self, root: str, sweep: str) -> Sequence[RecordedRun]:
-        """Return the runs of a sweep. If `sweep` is another folder, return the runs directly below
-        it."""
+        """Return the runs of a sweep, or of a folder that contains runs outside sweeps."""
         store = next((store for store in self._stores if store.root == root), None)
         if store is None:
             raise UsageError(f"{root} is not a root of this registry")

@@ -17,7 +17,7 @@ smallest."""
 
 def counts(state: str, value: float | None, diverged: bool) -> bool:
     """Return whether a run is included in its cell's mean and in comparisons: it has succeeded, has
-    a finite value, and has not `diverged` (its last value was finite)."""
+    a finite value, and has not diverged. `diverged` means that the last value was not finite."""
     return state == "succeeded" and value is not None and math.isfinite(value) and not diverged
 
 
@@ -106,5 +106,5 @@ def exp(value: float) -> float:
 
 
 def comparable(values: Sequence[float]) -> bool:
-    """Return whether a cell has different values. If it has not, the cell's noise is unknown."""
+    """Return whether the values of a cell are not all equal. If they are, its noise is unknown."""
     return len(values) > 1 and min(values) != max(values)

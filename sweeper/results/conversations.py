@@ -32,9 +32,9 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
 class Transcript(NamedTuple):
-    """The conversation of a trajectory. `whose` tells how certain the match is. "trajectory" is
-    certain. "order" means that several conversations of the group matched, and were assigned in
-    order. "group" means that `spoken` has the group's whole conversation."""
+    """The conversation of a trajectory. If `whose` is "trajectory", the messages `spoken` certainly
+    belong to it. With "order", they may belong to another trajectory of its group. With "group",
+    they are the messages of the whole group."""
 
     spoken: list[Spoken]
     whose: Literal["trajectory", "order", "group"]
@@ -135,10 +135,10 @@ def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
 
 
 def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Transcript]:
-    """Assign a block of sections to each trajectory: first a block that contains an answer that the
-    trajectory logged, then a block with the trajectory's reward. Blocks with equal rewards are
-    assigned in order. If the remaining blocks and trajectories have different rewards, all of these
-    blocks are assigned in order."""
+    """Assign a block of sections to each trajectory: a block with an answer that the trajectory
+    logged, else a block with the trajectory's reward. Blocks with equal rewards are assigned in
+    order. If the rewards of blocks and trajectories do not agree, rewards are ignored, and the
+    blocks without such an answer are assigned in order."""
     spoken = [[texts for part in block for texts in messages_of(part)] for block in blocks]
     unassigned = dict.fromkeys(range(len(blocks)))
     sure: dict[int, int] = {}

@@ -239,7 +239,7 @@ class FolderRun(RecordedRun):
 def folder_runs(
     store: Store, memory: Folder | None, on_error: OnError | None = None
 ) -> list[FolderRun]:
-    """Return all runs of a root that are outside sweeps."""
+    """Return the runs in a store that belong to no sweep. `memory` is the folder of the cache."""
     index, files = Index(memory, "folders"), Files(store, "")
     return [
         FolderRun(store, folder, files, index, on_error) for folder in find_folders(store, on_error)

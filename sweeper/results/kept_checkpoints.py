@@ -73,8 +73,8 @@ def _paths(value: object) -> Iterator[str]:
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
     """Return the addresses of checkpoints, and the ids of runs, that other runs may need. The
-    addresses are those in the configurations of `runs`. A run's id is returned if the run is a
-    parent, if a configuration refers to its folder, or if a later stage may start from it."""
+    addresses are those in the configurations of `runs`. A run may be needed if it is a parent of
+    another run, if a configuration names its folder, or if a later stage may start from it."""
     addresses: set[str] = set()
     texts: list[str] = []
     parents: set[str] = set()
@@ -89,7 +89,7 @@ def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield all strings in a document, without the keys of tables."""
+    """Yield all strings in nested lists and mappings, except the keys of mappings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -67,8 +67,8 @@ def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
 def with_tags(
     runs: Sequence[RecordedRun], tags: Sequence[str], *, starred: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that have all `tags`, and a star if `starred` is set. Tags and stars of a
-    run's sweep count too."""
+    """Return the runs that have all `tags`. If `starred` is set, they must also have a star. A tag
+    or star of a sweep counts for all of its runs."""
     if not tags and not starred:
         return list(runs)
     matches: list[RecordedRun] = []

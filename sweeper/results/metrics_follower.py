@@ -42,7 +42,7 @@ class _Place:
         self.metrics.open(self._folder())
 
     def follow(self, folders: set[str]) -> None:
-        """Follow the newest attempt of the run, according to the names of `folders`."""
+        """Follow the newest attempt of the run. `folders` has the names of attempts' folders."""
         while not self.is_folder and f"{self.run.id}.{self.attempt + 1}" in folders:
             self.attempt += 1
             self.metrics.open(self._folder())

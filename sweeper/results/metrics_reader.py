@@ -151,7 +151,7 @@ class Tabulator:
         return parts
 
     def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
-        """Return the checkpoint records as dicts, with the attempt's number and the run's key."""
+        """Return the checkpoint records, with the attempt's number and `run`, `sweep`, `root`."""
 
         def read(run: RecordedRun) -> list[dict[str, object]]:
             return [{**recorded, **run.key} for recorded in run.checkpoint_records()]
@@ -271,8 +271,8 @@ def _names(run: RecordedRun) -> str:
 
 
 def missing_at_end(columns: Columns, key: str) -> int:
-    """Return how many rows at the end of a merged history lack a number for `key` that they should
-    have (see `objective.missing_in`)."""
+    """Return how many rows at the end of a merged history lack a number for `key`, though they
+    should have one (see `objective.missing_in`)."""
     has_number = present(columns.numbers(key))
     return missing_rows(has_number, columns.has(key), present(columns.column("step")))
 

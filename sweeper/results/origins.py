@@ -56,7 +56,7 @@ class Origin:
 
     @property
     def program(self) -> str | None:
-        """The digest of the files that can be executed; None if unknown."""
+        """The digest of the program's files; None if unknown."""
         return self.live or _text(self.get("program"))
 
     @property

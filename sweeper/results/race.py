@@ -81,8 +81,8 @@ class _Mean(NamedTuple):
 def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean] | None:
     """Return the means of cells, scaled so that squares do not overflow; None if all variances are
     0. Each cell has its own variance if fewer than `_FEW` cells have several runs, or if Bartlett's
-    test finds different variances. Otherwise all cells share one variance. With `_MANY` or more
-    cells with several runs, the variances are only shrunk toward a common one."""
+    test finds different variances. Otherwise all cells get one common variance. But if `_MANY` or
+    more cells have several runs, the variances are only shrunk toward the common one."""
     unit = unit_of(value for values in cells.values() for value in values) or 1.0
     means = {name: _mean(values, sign, unit) for name, values in cells.items()}
     repeated = [mean for mean in means.values() if mean.df]
@@ -170,9 +170,9 @@ def _student(t: float, df: float) -> float:
 
 
 def _doubt(means: Mapping[str, _Mean], best: str, other: str) -> float:
-    """Return the p value of the best cell's lead over `other` if only the best cell's own variance
-    is used: a noisier cell leads more often by chance. Return 0 if the cells do not share their
-    variance, or if the best cell's variance is at most `_NOISIER` times that of the others."""
+    """Return the p value of the best cell's lead over `other`, with the best cell's own variance in
+    place of the shared one, since a noisy cell leads more often by chance. Return 0 if the cells do
+    not share their variance, or if that of the best is at most `_NOISIER` times the others'."""
     mean = means[best]
     if mean.cell_variance is None or mean.n < 2:
         return 0.0

@@ -42,8 +42,8 @@ _MIXES = (
 
 class Registry(Catalog):
     """The results in one or several roots. `Catalog` describes how runs are found and identified,
-    and what `problems` contains. The cache (`sweeper.metrics.tables`) saves reading unchanged files
-    again; `cache=False` turns it off."""
+    and what `problems` contains. Unchanged files are read from a cache (`sweeper.metrics.tables`);
+    `cache=False` turns the cache off."""
 
     def _repr_html_(self) -> str:
         """Return the sweeps as HTML for a notebook."""
@@ -228,8 +228,8 @@ class Registry(Catalog):
     ) -> "pandas.DataFrame":
         """Return one row per trajectory, with the columns `run sweep root name split tags`,
         `metrics.rollout_files.COLUMNS` and the trajectory's metrics. `iteration` is a number (-1 is
-        each run's last iteration, -2 the one before it), or None for all. With `keys`, the only
-        numeric columns are these keys. `ob_len` and `ac_len` count the tokens of all turns."""
+        each run's last iteration, -2 the one before it), or None for all. With `keys`, the columns
+        after `tags` are only these keys. `ob_len` and `ac_len` count the tokens of all turns."""
         from sweeper.metrics.rollout_files import COLUMNS, LABELS
         from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.sweep.run_record import RUN_KEY
