@@ -87,7 +87,7 @@ def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Fo
 
 
 def _stores(run: RecordedRun, folder: str) -> Iterator[tuple[str, list[_Sequence]]]:
-    """Yield (path, sequences) for an attempt's database and for its exported file, if they exist."""
+    """Yield (path, sequences) for the database and the exported file of an attempt, if any."""
     database, lines = (f"{folder}/{name}".lstrip("/") for name in (_DATABASE, _LINES))
     if run.files.source(database) is not None:
         yield database, run.readable(lambda: _read_database(run, database), [])
