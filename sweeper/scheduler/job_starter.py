@@ -32,7 +32,7 @@ class _StageRoom:
                 self._limits[name] = min(most, self._limits.get(name, most))
 
     def take(self, run: Run) -> bool:
-        """Take room for one more run of its stage. Return whether there was room."""
+        """Count `run` as a busy run of its stage, or return False if the stage is full."""
         limit = None if run.stage is None else self._limits.get(run.stage)
         if limit is not None and self._busy[run.stage] >= limit:
             return False
@@ -41,10 +41,8 @@ class _StageRoom:
 
 
 class JobStarter:
-    """Starts the jobs of one sweep. `check` raises if another launcher has taken over the sweep.
-
-    `unsubmitted` has the runs whose opened attempt has no job.
-    """
+    """Starts the jobs of one sweep. The argument `check` raises if another launcher has taken over
+    the sweep. `unsubmitted` has the ids of the runs whose newest recorded attempt has no job."""
 
     def __init__(self, parts: Components, check: Callable[[], None]) -> None:
         self._check = check
@@ -82,7 +80,7 @@ class JobStarter:
         self._start(try_call, observed)
 
     def _take_slots(self, observed: Mapping[str, Observation], refused: str | None) -> None:
-        """Determine how many jobs may run now. Raises `Unreachable`."""
+        """Update `_parallelism`, the limit on jobs, from the sweep's load. Raises `Unreachable`."""
         paused = sum(seen.kind is Kind.PAUSED for seen in observed.values())
         self._parallelism.ask(self._requests.parallel)
         busy, most = self._busy(), 1 if self._policy.smoke else self._parallelism.here
@@ -136,8 +134,8 @@ class JobStarter:
         return _StageRoom(self._stages.plan, busy, self._places)
 
     def _acknowledge(self, try_call: TryCall) -> None:
-        """Look up the jobs that may have been submitted already, and submit the missing ones while
-        there is room."""
+        """Ask the backends which recorded attempts have a job already, and submit the other
+        attempts while there is room."""
         self.unsubmitted = set()
         opened = self._places.of_each(self._run_table.unacknowledged())
         for place, jobs in opened.items():
@@ -148,8 +146,8 @@ class JobStarter:
                 self._withdrawals.check(place, runs, self.unsubmitted)
 
     def _acknowledge_at(self, place: str, opened: Mapping[str, str]) -> None:
-        """Look up these jobs (token -> run) at one place, and submit the missing ones while there
-        is room. Raises `Unreachable`."""
+        """Do the same as `_acknowledge`, for one backend (`place`). `opened` is a dict from the
+        token of each job to its run. Raises `Unreachable`."""
         jobs = self._places.ask(place, lambda backend: backend.find(list(opened)))
         self._run_table.add_each(Event.SUBMITTED, {attempt_of(job): {} for job in jobs})
         missing = [run for job, run in opened.items() if job not in jobs]
@@ -177,7 +175,7 @@ class JobStarter:
         self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", "before it was submitted")
 
     def _start(self, try_call: TryCall, observed: dict[str, Observation]) -> None:
-        """Open and submit the next attempts of runs while there is room."""
+        """Record and submit the next attempts of runs, while there is room."""
         room = min(self._free(), sum(self._places.room(self.unsubmitted).values()))
         retries_first, held = self._policy.waiting_for_retries, self._backlog.held
         stage_room = self._stage_room()
@@ -211,8 +209,7 @@ class JobStarter:
         self._open(chosen, try_call)
 
     def _open(self, runs: Iterable[str], try_call: TryCall) -> None:
-        """Open the next attempt of each of these runs at a place with room, and submit the
-        attempt."""
+        """Choose a backend with room for each run's next attempt; record and submit the attempt."""
         rooms = self._places.room(self.unsubmitted)
         places: dict[tuple[str, int], str] = {}
         for run in runs:
@@ -227,8 +224,8 @@ class JobStarter:
             try_call(partial(self._submit, place, jobs))
 
     def _submit(self, place: str, runs: Sequence[str]) -> None:
-        """Check that this launcher still drives the sweep, and submit the opened attempts of
-        runs."""
+        """Check that this launcher still drives the sweep, and submit the newest recorded attempt
+        of each run."""
         if runs:
             self._check()
             self._submitter.submit(place, runs)

@@ -47,8 +47,8 @@ class Scheduler:
     `notify` gets each changed summary. With `smoke` one run is started first, and the others after
     it has succeeded. With `starting=False` no runs are started: running jobs are followed, and
     stopped on request. `check` is called before each submission, and raises if another launcher has
-    taken over. `ending` is called when all runs are over. The sweep is checked once more
-    afterwards, because `ending` may take long.
+    taken over. `ending` is called when all runs are over. The scheduler then does one more step,
+    because a user may have requested a retry while `ending` ran.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Scheduler:
         return self._parts.attempts.outcomes
 
     def run(self) -> Summary:
-        """Step until nothing runs and nothing is left to start, or until a user asks this launcher
-        to end or to continue with another plan. In the second case the summary's `ends` is the
+        """Step until nothing runs and nothing is left to start. Return earlier if a user asks this
+        launcher to end or to continue with another plan; the summary's `ends` is then the
         reason."""
         is_ours = True
         try:
@@ -294,8 +294,8 @@ class Scheduler:
         return [*missing, *parts.places.damaged.values()]
 
     def _poll_jobs(self, try_call: TryCall) -> bool:
-        """Poll the places for the running jobs, and find lost workers (`lost_workers.py`). Return
-        False if no place answered and all have running jobs."""
+        """Poll the places (backends) for the running jobs, and find lost workers. Return False if
+        each place has running jobs and none of the places answered."""
         parts = self._parts
         if parts.places.several:
             parts.withdrawals.finish()

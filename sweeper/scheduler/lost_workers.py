@@ -162,7 +162,7 @@ class _KernelKills:
         self._ended: dict[str, bool] = {}
 
     def check(self, statuses: Mapping[str, JobStatus]) -> None:
-        """Record which ended jobs the kernel killed."""
+        """Record each ended job that was killed by the kernel."""
         count = self._counter.count()
         ended = {job: s for job, s in statuses.items() if s.state is JobState.ENDED}
         for job, status in ended.items():

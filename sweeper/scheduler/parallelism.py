@@ -59,8 +59,8 @@ class Jobs(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """The slots that a sweep holds. `share` is the number of slots that the sweep can count on. If
-    the sweep wants more than `share`, `why` is the reason, a key of `labels.LOWERED`."""
+    """The slots of a sweep; each slot allows one job. The sweep holds `slots` and can count on
+    `share`. `why` is the reason why `share` is not larger, a key of `labels.LOWERED`."""
 
     slots: int
     share: int
@@ -68,16 +68,16 @@ class Allowance(NamedTuple):
 
 
 def name_of(root: str, sweep: str, identity: str = "") -> str:
-    """Return the name of a sweep in the record of its account. Without `identity`, return the name
-    that version 0.1 used."""
+    """Return the key of a sweep in the quota that the sweeps of a service account share. Without
+    `identity`, return the key that version 0.1 used."""
     text = f"{root}/{sweep}\n{identity}" if identity else f"{root}/{sweep}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Governor:
-    """The part of a launcher that takes slots for its sweep; each slot allows one job. `member` is
-    the sweep's entry in the account's record. `most` is the number of jobs that the service runs at
-    the same time. If `most` is None, the launchers learn this number."""
+    """The part of a launcher that takes slots for its sweep; each slot allows one job. `record` has
+    the slots of all sweeps of a service account, and `member` is this sweep's entry. `most` is the
+    number of jobs that the service runs at the same time (None: the launchers learn it)."""
 
     def __init__(
         self,
@@ -186,8 +186,8 @@ class Governor:
         return page._replace(members={k: v for k, v in page.members.items() if k != self._name})
 
     def _changed(self, page: Page, jobs: Jobs) -> Page:
-        """Return the account's page, updated with the sweep's load, the learned limit, and the
-        slots that the sweep takes."""
+        """Return a new version of the account's record, with the sweep's load, the learned limit,
+        and the slots that the sweep takes."""
         gone = self._gone(page)
         members = dict(page.members)
         for name, slots in self._slots_needed(page, gone).items():
@@ -206,8 +206,8 @@ class Governor:
         return page._replace(learned=learned, members=members)
 
     def _turn(self, members: Mapping[str, Member], gone: set[str], jobs: Jobs) -> float:
-        """Return the sweep's position in the rotation of members (see `Claim`). A member that
-        wanted no slots for a while does not go first, since it would block all others."""
+        """Return the sweep's `turn`. The sweep with the lowest turn gets the next slot. If this
+        sweep wanted no slots for a while, it gets at least the lowest turn of the others."""
         before = members.get(self._name)
         if before is not None and (before.slots or before.wants or not jobs.wanted):
             return before.turn
@@ -236,7 +236,7 @@ class Governor:
         return min(limits, default=None)
 
     def _claims(self, members: Mapping[str, Member], gone: set[str]) -> dict[str, Claim]:
-        """Return the claims of the members. A member without a launcher claims no new slots."""
+        """Return how many slots each sweep holds and wants. A sweep without a launcher wants 0."""
         return {
             name: Claim(
                 member.weight, member.slots, 0 if name in gone else member.wants, member.turn
@@ -255,8 +255,8 @@ class Governor:
         return Allowance(slots, share, why if limit < jobs.most else "shared")
 
     def _gone(self, page: Page) -> set[str]:
-        """Return the members without a launcher. On this machine the launcher's process is
-        checked, on other machines its heartbeats."""
+        """Return the keys of the sweeps without a launcher. On this machine the launcher's process
+        is checked, on other machines its heartbeats."""
         now, stamps = self._clock(), self._record.stamps()
         gone: set[str] = set()
         for name, member in page.members.items():
@@ -270,7 +270,7 @@ class Governor:
         return gone
 
     def _seek(self) -> None:
-        """Check the members without a launcher, at most every `_SEEK_SECONDS`."""
+        """Check the sweeps without a launcher, at most every `_SEEK_SECONDS`."""
         now = self._clock()
         if now < self._seek_at:
             return
@@ -287,8 +287,8 @@ class Governor:
             abandoned.check()
 
     def _slots_needed(self, page: Page, gone: set[str]) -> dict[str, int]:
-        """Return how many slots each member without a launcher still needs. Leave out members that
-        need all their slots and members that were not checked yet."""
+        """Return how many slots each sweep without a launcher still needs. Leave out sweeps that
+        need all their slots, and sweeps that were not checked yet."""
         jobs: dict[str, int] = {}
         for name in gone:
             member, abandoned = page.members[name], self._abandoned.get(name)
@@ -311,8 +311,8 @@ class _Abandoned:
         self.at_work = member.slots
 
     def check(self) -> None:
-        """Count the running runs again. A sweep that cannot be read keeps its count for
-        `_FORGET_SECONDS`."""
+        """Count the running runs again. If the sweep cannot be read, keep the last count; after
+        `_FORGET_SECONDS`, set the count to 0."""
         try:
             self.at_work = self._count()
             self._since = self._clock()
@@ -341,8 +341,8 @@ class _Abandoned:
         return sum(self._heartbeats.quiet(*attempt) <= LEASE_SECONDS for attempt in opened)
 
     def _another(self, folder: SweepFolder) -> int:
-        """Return 0 if the other sweep in `folder` has replaced this one. Raises `StoreError` if
-        this sweep may still exist on another machine."""
+        """Return 0 if this sweep is gone, since `folder` now has another sweep. Raises `StoreError`
+        if this sweep may still exist on another machine."""
         if folder.store.is_remote or self._is_here:
             return 0  # The other sweep has replaced this one.
         raise StoreError(f"{folder.address} is another sweep")
@@ -367,8 +367,8 @@ def governor_of(context: Context, service: Service) -> Governor:
 
 
 class Lowered(NamedTuple):
-    """A limit on parallel jobs that differs from the plan's `max_parallel`. `why` is a key of
-    `labels.LOWERED`."""
+    """A limit on parallel jobs that differs from the plan's `max_parallel`. `why` is the reason, a
+    key of `labels.LOWERED`."""
 
     limit: int
     why: str
@@ -376,7 +376,7 @@ class Lowered(NamedTuple):
 
 class Parallelism:
     """The limits of one launcher. `most` is the largest number of parallel jobs, from the plan or a
-    later request. `needed` is false for a launcher that starts no runs and so takes no slots."""
+    later request. With `needed=False` the launcher takes no slots, because it starts no runs."""
 
     def __init__(self, context: Context, service: Service, *, needed: bool) -> None:
         self._planned = self.most = context.plan.launch.max_parallel

@@ -40,8 +40,8 @@ _AGAIN = (State.PREEMPTED, State.LOST)
 
 
 class Places:
-    """The places of one sweep, in the order in which they get jobs. `backends` has the backend of
-    each place."""
+    """The places of one sweep: its backends, in the order in which they get jobs. `backends` is a
+    dict from the name of each place to its backend."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
         self._folder, self._clock = context.folder, context.clock
@@ -67,10 +67,10 @@ class Places:
         self._gone: set[str] = set()
 
     def at(self, run: str, attempt: int) -> str | None:
-        """Return the place that an attempt's intent names. Return the first place if no intent
-        names one (the sweep then had only this place, see `placement_guard.py`), or if the grid no
-        longer has the named place (the attempt was then cancelled). If the intent is damaged,
-        record the error in `damaged` and return None. Raises `StoreError`."""
+        """Return the place (backend) that is recorded in an attempt's intent, the event before its
+        submission. Return the first place if none is recorded (see `placement_guard.py`), or if the
+        grid no longer has the recorded place. If the intent is damaged, add the error to `damaged`
+        and return None. Raises `StoreError`."""
         if not self.several:
             return self.names[0]
         place = self._at.get((run, attempt))
@@ -85,8 +85,8 @@ class Places:
         return place
 
     def of_each(self, attempts: Mapping[str, int]) -> dict[str, dict[str, str]]:
-        """Group these attempts (run -> attempt) by place. Return token -> run for each place. Leave
-        out attempts with a damaged intent."""
+        """Group these attempts (a dict from run to attempt) by place. Return a dict from place to
+        {token: run}. Leave out attempts with a damaged intent."""
         jobs: dict[str, dict[str, str]] = {place: {} for place in self.names}
         for run, attempt in attempts.items():
             place = self.at(run, attempt)
@@ -117,10 +117,9 @@ class Places:
             raise Unreachable(str(error)) from error
 
     def look_where_nothing_is(self, place: str) -> None:
-        """Poll a place without running attempts, so that its backend can forget ended jobs. If one
-        of several places did not answer the last query and has no jobs to look up, query it about
-        an arbitrary job, to learn whether it answers again. Raises `Unreachable` if it does not
-        answer."""
+        """Poll a place that has no running attempts, so that its backend can forget ended jobs. A
+        place that did not answer the last query may also get a query about an arbitrary job, to
+        learn whether the place answers again. Raises `Unreachable` if there is no answer."""
         try:
             self._put(place, lambda backend: backend.poll([]))
         except Unreachable:  # treat it like a place that could not be opened
@@ -132,8 +131,8 @@ class Places:
             self.ask(place, lambda backend: backend.find([job]))
 
     def has_ended(self) -> bool:
-        """Return whether a job of this machine has ended since the last call. A local place that
-        does not answer is queried again in the next step."""
+        """Return whether a job of this machine has ended since the last call. Local backends that
+        do not answer are ignored."""
         opened = self.of_each(self._run_table.open())
         gone: set[str] = set()
         for place in self._here:
@@ -183,8 +182,9 @@ class Places:
         return place not in self._closed and self._clock() >= self._until.get(place, 0.0)
 
     def room(self, unsubmitted: Collection[str]) -> dict[str, int]:
-        """Return how many more jobs each place may get. `unsubmitted` are the runs whose opened
-        attempts have no job. A place that refused the last job gets at most one job, as a test."""
+        """Return how many more jobs each place may get. `unsubmitted` are the runs whose newest
+        recorded attempt has no job. A place that refused the last job gets at most one, as a
+        test."""
         opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
         everywhere = len(self._run_table.runs)
         if not self.several:
@@ -226,9 +226,9 @@ class Places:
         return most if room is None else min(room, most)
 
     def choose(self, run: str, room: Mapping[str, int]) -> str | None:
-        """Return the place for a run's next attempt: the first with room, starting after the place
-        where the last attempt was preempted or lost. Return None if none of several places has
-        room."""
+        """Return the place for a run's next attempt. A single place is always returned. Of several
+        places, return the first with room, starting after the place where the last attempt was
+        preempted or lost; None if none of them has room."""
         if not self.several:
             return self.names[0]
         state, order = self._run_table.views[run].state, self.names
@@ -257,8 +257,8 @@ class Places:
 
 
 class Withdrawals:
-    """Withdraws attempts and has their runs started again at another place. With `starting=False`
-    no attempt is withdrawn."""
+    """Withdraws attempts: ends attempts that a place does not accept, and restarts their runs at
+    another place. With `starting=False` no attempt is withdrawn."""
 
     def __init__(
         self, run_table: RunTable, places: Places, policy: FailurePolicy, *, starting: bool
@@ -269,9 +269,9 @@ class Withdrawals:
         self._starting = starting
 
     def check(self, place: str, runs: Iterable[str], unsubmitted: set[str]) -> list[str]:
-        """If `place` accepts no jobs or does not answer for long, withdraw the opened attempts of
-        these runs, as many as other places have room for. Remove the withdrawn runs from
-        `unsubmitted`, the runs whose opened attempts have no job. Return the other runs."""
+        """If `place` accepts no jobs or has not answered for long, withdraw the newest attempts of
+        these runs, as many as other places have room for. Remove the runs of withdrawn attempts
+        from `unsubmitted` (see `Places.room`). Return the runs that stay at `place`."""
         runs = list(runs)
         room = self._places.room(unsubmitted)
         elsewhere = sum(room.values()) - room[place]

@@ -40,16 +40,16 @@ _OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 class Summary(NamedTuple):
-    """The state of a sweep. `counts` are its runs by state. `to_start` counts the runs that the
-    launcher will still start.
+    """The state of a sweep. `counts` has the number of runs in each state. `to_start` counts the
+    runs that the launcher will still start.
 
     `unreachable` says what does not answer. `held` says why no runs are started. `held_back` counts
     the runs that wait for a user's action. `limit` is the number of jobs that may run at the same
     time, if that differs from the plan's `max_parallel`, and `limit_by` the reason, a key of
-    `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to start
-    that have run before. `waits` are messages about stages or the race, for example about runs that
-    wait in vain (see `Stages`). `ends` says why the scheduler ends before the sweep is over.
-    `to_come` counts the runs that stages or the race create when other runs have ended.
+    `labels.LOWERED`. `alarms` are messages for users. `again` counts, by their last state, the runs
+    that have run before and will be started again. `waits` are messages about stages or the race,
+    such as runs that wait in vain (see `Stages`). `ends` says why the scheduler ends before the
+    sweep is over. `to_come` counts the runs that stages or the race will create later.
     """
 
     counts: Counter[State]

@@ -33,8 +33,8 @@ def choose(
 ) -> tuple[tuple[str, float], ...]:
     """Return the chosen runs, each with its value; empty if no candidate has a finite value. Runs
     without a finite value are left out. `best` takes the best run and `top` the best few, the best
-    first; among equal values the first in the plan wins. Runs whose last record lacks the metric
-    come after all others, since they may have diverged. For `best-cell` see `_of_best_cell`."""
+    first; among equal values the first in the plan wins. Runs that did not record the metric at
+    their end come last, since they may have diverged. For `best-cell` see `_of_best_cell`."""
     metric = choice.metric._asdict()
     values: dict[str, float] = {}
     missing: set[str] = set()
@@ -58,9 +58,10 @@ def _of_best_cell(
     missing: Collection[str],
     sign: float,
 ) -> tuple[tuple[str, float], ...]:
-    """Return the runs with a value of the best cell; empty if no run has a value. A cell is judged
-    by its mean. Cells with a run without a value come last, unless the metric has `failed: drop`.
-    Just before them come cells with a run whose last record lacks the metric."""
+    """Return the runs of the best cell that have a value, each with its value; empty if no run has
+    one. A cell is judged by its mean. Cells in which a run has no value rank last, unless the
+    metric has `failed: drop`. Cells in which a run did not record the metric at its end rank just
+    above those."""
     planned: dict[str, list[str]] = {}
     for run in choice.candidates:
         if run in runs:
@@ -136,8 +137,8 @@ class Missing(StoreError):
 
 
 class _Lack(NamedTuple):
-    """A value that other runs need and that `runs` lack. The record is valid while these runs have
-    `size` events."""
+    """A value that other runs need and that `runs` do not have. `size` is the number of events of
+    `runs`; after a new event, the value is looked up again."""
 
     runs: tuple[str, ...]
     size: int
@@ -177,12 +178,13 @@ class Stages:
 
     @property
     def to_come(self) -> int:
-        """The number of unknown runs that do not wait in vain."""
+        """The largest number of runs that later choices may create, without runs that wait in
+        vain."""
         return sum(self._plan.unknown[name] for name, w in self._stages.items() if not w.vain)
 
     @property
     def held_back(self) -> int:
-        """The number of runs that wait in vain, including unknown runs."""
+        """The number of runs that wait in vain, including runs that no choice has created yet."""
         unknown = sum(self._plan.unknown[name] for name, w in self._stages.items() if w.vain)
         return unknown + sum(wait.vain for wait in self._runs.values())
 
@@ -192,8 +194,8 @@ class Stages:
 
     def check(self, cancelled: Request | None = None) -> None:
         """Check which runs have ended, and make the choices of finished stages, unless the sweep
-        was `cancelled`. Files that cannot be read are listed in `trouble` and read again at the
-        next check."""
+        was `cancelled`. The attribute `trouble` gets the errors of files that cannot be read; the
+        next check reads these files again."""
         if not self._plan.stages:
             return
         self._recorded = None
@@ -333,7 +335,8 @@ class Stages:
         return path
 
     def _keep(self, run: Run, key: str, path: str, end: datetime | None) -> None:
-        """Keep a checkpoint that expires at `end`. Raises `Missing` if it has expired."""
+        """Ask the service to keep a checkpoint that expires at `end`. Raises `Missing` if the
+        checkpoint has expired."""
         pinned = self._pins.keep(path)
         past = end is not None and end.timestamp() < self._context.wall()
         if pinned == "gone" or (pinned == "unknown" and past):
@@ -348,8 +351,7 @@ class Stages:
             )
 
     def _choose(self, choice: Choice) -> bool:
-        """Make a choice if all its candidates have ended. Return whether the choice is recorded
-        now."""
+        """Record a choice if all its candidates have ended. Return whether it is recorded."""
         fates: dict[str, Fate] = {
             run: fate_of(run, self._fate, self._runs) for run in choice.candidates
         }

@@ -68,9 +68,9 @@ def worker_argv(
     env_file: str | None,
     carried: Carried | None = None,
 ) -> list[str]:
-    """Return the command line of a job. It contains `env_file`, the file with the runs' environment
-    on this machine, only if the store is remote and jobs can read the file. `carried` is what a job
-    needs if it shares no files with this machine."""
+    """Return the command line of a job. `env_file` is a file on this machine with the environment
+    variables of runs; the command line names the file only if the store is remote and jobs can read
+    the file. `carried` is what a job needs if it shares no files with this machine."""
     return worker_command(
         folder.address,
         token,
@@ -93,8 +93,8 @@ def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> 
 
 
 class JobBuilder:
-    """Builds the jobs of the sweep in `folder`. `env_file` is the file with its runs' environment.
-    Raises `UsageError` for a place with missing options."""
+    """Builds the jobs of the sweep in `folder`. `env_file` is the file with the environment of the
+    sweep's runs. Raises `UsageError` for a place with missing options."""
 
     def __init__(self, plan: Plan, folder: SweepFolder, env_file: str | None) -> None:
         self._plan, self._folder, self._env_file = plan, folder, env_file
@@ -131,9 +131,9 @@ class JobBuilder:
 
 
 class Submitter:
-    """Submits attempts of one sweep to its `places`. `service` is the service record of the last
-    launch. `engine` is the engine watch, if the runs use sweeper's engine. `stages` has the values
-    that runs take from other runs."""
+    """Submits attempts of one sweep to its `places`. `service` is the content of `service.json`.
+    `engine` watches sweeper's engine (None: the runs do not use this engine). `stages` has the
+    values that runs take from other runs."""
 
     def __init__(
         self,
@@ -172,8 +172,8 @@ class Submitter:
         return recorded
 
     def describe_again(self, place: str, runs: Iterable[str]) -> None:
-        """Write the description of each run's newest opened attempt again, from the current plan.
-        Do not rewrite an unchanged description, since a job may be reading the file."""
+        """Rewrite `job.json` of each run's newest recorded attempt, from the current plan. Leave an
+        unchanged file alone, since a job may be reading the file."""
         attempts = [(run, self._run_table.views[run].state.opened) for run in runs]
         jobs = {key: self._job(*key, place) for key in attempts}
         # While a queue is closed, this function is called in every round. So skip the jobs whose
@@ -228,8 +228,8 @@ class Submitter:
         each(folder.store, write, jobs)
 
     def _launch(self) -> dict[str, object]:
-        """Return the field of an INTENT event that names the launch: `{"launch": id}`, or `{}` if
-        the plan has no id of a launch."""
+        """Return what an INTENT event records about the launch: `{"launch": id}`, or `{}` if the
+        plan has no id of a launch."""
         identity = launch_id(self._context.plan.provenance)
         return {} if identity is None else {"launch": identity}
 
@@ -243,8 +243,8 @@ class Submitter:
         return self._diff
 
     def submit(self, place: str, runs: Sequence[str]) -> None:
-        """Submit the newest opened attempt of each run to a place, and record that the place has
-        accepted it."""
+        """Submit the newest recorded attempt of each run to a place. Then record that the place has
+        accepted these attempts."""
         if not runs:
             return
         attempts = {run: self._run_table.views[run].state.opened for run in runs}

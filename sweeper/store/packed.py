@@ -17,7 +17,7 @@ _MOST_BYTES = 32 << 20
 
 
 class Packed(NamedTuple):
-    """The content of a packed file, and the size and stamp that the file had when it was packed."""
+    """A file's content in `packed.jsonl`, and the size and stamp that the file had when packed."""
 
     size: int
     stamp: int
@@ -38,9 +38,10 @@ def read_packed(store: Store, top: str) -> dict[str, Packed]:
 
 
 def pack(store: Store, top: str, entries: Iterable[Entry], read: Callable[[str], bytes]) -> None:
-    """Pack the files of the sweep `top` that `entries` lists with at most `LARGEST` bytes. Do
-    nothing if there are fewer than `_FEWEST` such files, or if they have more than `_MOST_BYTES` in
-    total. The caller must list `entries` before `read` reads the files. Raises `StoreError`."""
+    """Copy the small files of the sweep `top` (those in `entries` of at most `LARGEST` bytes) into
+    one file. Do nothing if there are fewer than `_FEWEST` small files, or if they have more than
+    `_MOST_BYTES` in total. `read` must read the files after `entries` were listed. Raises
+    `StoreError`."""
     chosen = [entry for entry in entries if entry.size <= LARGEST]
     if len(chosen) < _FEWEST or sum(entry.size for entry in chosen) > _MOST_BYTES:
         return

@@ -32,9 +32,9 @@ class _Listed(TypedDict, total=False):
 
 
 class _Kind(NamedTuple):
-    """A filesystem of fsspec that can create files exclusively: its package and options. With the
-    options `whole`, reading a file takes one request instead of two. `prefixed`: the filesystem's
-    `find` can list the keys with a prefix in one request."""
+    """A filesystem of fsspec that can create files exclusively. `package` is its Python package,
+    and `options` are its arguments. With the arguments `whole`, a read takes one request instead of
+    two. `prefixed`: its `find` can list the keys with a prefix in one request."""
 
     package: str
     options: dict[str, object]
@@ -349,8 +349,8 @@ class RemoteStore:
 
 
 def _session() -> object:
-    """Return a session of the S3 client that does not parse times, like AWS's command line. Parsing
-    them would take half the time of a listing."""
+    """Return a session of the S3 client. The session does not parse times (nor does AWS's command
+    line), because parsing takes half the time of a listing."""
 
     def as_sent(value: object) -> object:
         return value

@@ -36,20 +36,20 @@ _ERRORS = {kind.__name__: kind for kind in (AlreadyExists, NotFound, StoreError)
 
 
 class _NotSent(ConnectionError):
-    """The error that the shared process did not receive a whole request, and so did not execute
-    it."""
+    """The error that a request was not sent completely, so that the shared process did not execute
+    the request."""
 
 
 def open_shared(root: str) -> Store:
-    """Return the store at `root`. A remote store is reached through the shared process if possible.
-    Raises `StoreError`."""
+    """Return the store at `root`. If possible, a remote store is reached through one process that
+    all workers and commands of this machine share. Raises `StoreError`."""
     daemon = _daemon(root)
     return open_store(root) if daemon is None else SharedStore(root, daemon)
 
 
 def start_shared(root: str) -> None:
-    """Start the shared process before the first workers of a launch need it. Return without waiting
-    for the process to load the store's client."""
+    """Start the process of `open_shared` before the first workers of a launch need it. Return
+    without waiting for the process to load the store's client."""
     daemon = _daemon(root)
     if daemon is not None:
         with suppress(OSError), daemon.connect() as connection:

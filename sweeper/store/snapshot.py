@@ -44,11 +44,11 @@ class Contents(Protocol):
 
     def listing(self, top: str, gate: Sequence[Entry]) -> Sequence[Entry] | None:
         """Return the cached listing of the sweep `top`; None if it is missing or outdated. `gate`
-        is the current listing of the sweep's folders `gates`."""
+        is the current listing of the subfolders that the attribute `gates` names."""
         ...
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
-        """Cache the listing of the sweep `top`. The caller must list `gate` before `listing`."""
+        """Cache the listing of the sweep `top`. The caller must make the listing `gate` first."""
         ...
 
 

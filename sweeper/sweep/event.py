@@ -17,14 +17,14 @@ class Paused(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of an attempt according to its latest event. Unknown values are None.
+    """The content of an attempt's event, such as the attempt's result. Unknown values are None.
 
     Every event has the `time` when it was written (`2026-01-31T12:01:03Z`). The worker ran from
     `started` to `ended`, for `wall_s` seconds. `code` is the recipe's exit code. If a signal ended
     the recipe, `signal` is the signal's name and `code` is None. `reason` is one word, `detail` a
-    sentence. In a claim, `nonce` is a random value, and `submitted` is the attempt for which the
-    claiming job was submitted. `place` is the backend to which the attempt is submitted (only in an
-    intent). `launch` is the id of the launch whose code and packages the attempt ran. `program` is
+    sentence. In a claim, `nonce` is a random value, and `submitted` is the number of the attempt
+    for which the worker's job was submitted. Only in an intent (the event before a submission),
+    `place` is the attempt's backend. `launch` is the id of the launch whose code ran. `program` is
     the digest of the recipe's source files, if the code was not copied. `gpus` are the attempt's
     devices (`0,1`). `usage` is the recipe's usage of the service, and `sessions` are the ids of its
     sessions on the service. All pauses together took `paused_s` seconds; `pauses` lists the longest

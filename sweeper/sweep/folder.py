@@ -158,7 +158,7 @@ class SweepFolder:
         return f"{self.store.root}/{self.name}"
 
     def read_plan(self) -> "Plan":
-        """Read the plan of the last launch, with all runs that choices or rounds have added (see
+        """Read the plan of the last launch, including the runs that were added later (see
         `with_chosen`). Raises `NotFound` with a hint if there is no such sweep, and `StoreError` if
         the plan is damaged or the sweep's folder is a dangling link."""
         from sweeper.store.documents import read_as
@@ -182,8 +182,8 @@ class SweepFolder:
         return NotFound(f"no sweep {self.name!r} in {self.store.root}: {listing}")
 
     def with_chosen(self, plan: "Plan") -> "Plan":
-        """Return a copy of `plan` with the runs that follow from the choices of its stages, or from
-        the rounds of its race, that this folder has recorded. Raises `StoreError`."""
+        """Return `plan` with the runs that were added during the sweep, by the recorded choices of
+        its stages or by the recorded rounds of its race. Raises `StoreError`."""
         if plan.race is not None:
             from sweeper.sweep.race import raced
 
@@ -306,9 +306,9 @@ class SweepFolder:
             return NOTHING
 
     def place_of(self, run: str, attempt: int) -> str | None:
-        """Read the backend of an attempt from its intent. If the intent names no backend, read
-        the intents of earlier attempts, the latest first. Return None if no intent names a
-        backend. Raises `StoreError`."""
+        """Read the backend of an attempt from its intent, the event before its submission. If the
+        intent names no backend, read the intents of earlier attempts, the latest first. Return
+        None if no intent names a backend. Raises `StoreError`."""
         for number in range(attempt, 0, -1):
             with suppress(NotFound):
                 place = self.read_event(run, number, Event.INTENT).place

@@ -50,8 +50,8 @@ class Beat(NamedTuple):
     """An attempt's heartbeat as polled. `stamp` changes with each heartbeat (0: there is none yet).
     `seen` is the time of the last change of `stamp`, or of the first poll. `began` is when the
     attempt began, if known. Both times are by this process's monotonic clock. `older` is the age of
-    the heartbeat at the first poll, according to the heartbeat's `time`; 0 if unknown, or if `seen`
-    includes this age."""
+    the heartbeat at the first poll, computed from its `time`. `older` is 0 if the age is unknown or
+    was already subtracted from `seen`."""
 
     stamp: int
     seen: float

@@ -21,12 +21,12 @@ class Job(NamedTuple):
     """The contents of `job.json`.
 
     `settings` are the `launch` settings of the run, without the options of backends.
-    `settings.requirements` is a file in the snapshot, from which the recipe's environment is built.
+    `settings.requirements` is a file in the copy of the code; it lists the recipe's packages.
     The run's environment variables come from the file `env_file`, overridden by `settings.env`.
     `wandb` has the variables for the run's trackers. `fields` are added to the recipe's
     configuration. `engine` is the local engine that the attempt uses (None: no local engine).
-    `launch` is the id of the launch whose code the attempt runs. The attempt may start from the
-    files of attempt `first` or of a later attempt.
+    `launch` is the id of the launch whose code the attempt runs. The attempt never resumes from
+    attempts before `first`.
     """
 
     run: str

@@ -86,9 +86,9 @@ class Launch(NamedTuple):
     If a sweep has several backends, `backends` lists them in the order in which they get jobs, and
     `backend` is only a text for display (`tmux+slurm`). `places` always has the backends' names.
 
-    Runs with the same `window` share a window, with a pane for each run. A window with
+    Runs with the same `window` share a terminal window, with a pane for each run. A window with
     `window_panes` panes is full, and the next runs get another window. If only `window_panes` is
-    set, all runs of the sweep share windows.
+    set, all runs of the sweep, or of each stage, share windows.
 
     `python`, `requirements` and `cwd` are stored as written in the grid. Relative paths start at
     the folder where you run `sweeper launch`, not at the grid's folder. `requirements` is a file
@@ -153,8 +153,8 @@ class Launch(NamedTuple):
         return tuple(share.backend for share in self.shares)
 
     def document(self) -> dict[str, object]:
-        """Return the JSON object for `sweep.json`. Each section of a backend is a key of this
-        object."""
+        """Return the JSON object for `sweep.json`. The names of the backends' sections, such as
+        `aws_batch`, are keys of this object."""
         return written(self)
 
     def for_worker(self) -> "Launch":

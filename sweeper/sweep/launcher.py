@@ -29,9 +29,9 @@ _Place = Annotated[Mapping[str, str], Parse(_place)]
 class Service(NamedTuple):
     """The environment, the engine and the backends of the last launch. `env_file` is the file on
     this machine with the runs' environment variables. `engine` is the address of the runs' local
-    engine, and `home` is the engine's home. `places` has one entry per backend of the sweep, with
-    data for finding the backend's jobs (empty: only the backends' names are known). `document` is
-    the whole JSON object."""
+    engine, and `home` the folder of its files. `places` has one entry per backend of the sweep,
+    with data for finding the backend's jobs (empty: only the backends' names are known). `document`
+    is the whole JSON object."""
 
     env_file: str | None = None
     engine: str | None = None
@@ -60,7 +60,7 @@ def read_service(document: object, place: str) -> Service:
 class Observations(NamedTuple):
     """The observations that a launcher last published. `observed` maps run ids to observations.
     `unreachable` has the error messages about services that do not answer. `held` is the reason why
-    no runs are started. With `gave_up`, the launcher has ended for this reason. With `paused`, a
+    no runs are started. With `gave_up`, the launcher has ended because of `held`. With `paused`, a
     user has paused the sweep. `limit` is the current limit on jobs if it differs from the plan's
     `max_parallel`, and `limit_by` is the reason, a key of `labels.LOWERED`. `usage` is the usage of
     all runs. `starting` is False for a launcher that only stops runs."""

@@ -125,9 +125,9 @@ def holding_lease(
 
 
 def _take(folder: SweepFolder, before: int) -> bool:
-    """Create the epoch after `before`. Return False if another process has created it, or if the
-    sweep was deleted. An existing epoch with our content is ours: the store's client has repeated a
-    request whose reply was lost."""
+    """Take the lease: create the file `launcher/<before + 1>`. Return False if another process has
+    created this file, or if the sweep was deleted. An existing file with our content is ours: the
+    store's client has repeated a request whose reply was lost."""
     holder, path = _this_holder(), _path(folder, before + 1)
     try:
         folder.store.create(path, holder)
@@ -145,8 +145,8 @@ def _take(folder: SweepFolder, before: int) -> bool:
 
 
 def _remove_changing(folder: SweepFolder) -> None:
-    """Remove the files of `settled.changing` that commands of this machine left when they were
-    killed. Readers ignore listings that are older than our epoch."""
+    """Remove the files that commands of this machine created with `settled.changing`, and left when
+    they were killed."""
     with contextlib.suppress(StoreError):
         for path in [*folder.store.names(folder.launcher)]:
             if path.startswith(f"{folder.launcher}/{CHANGING}"):
@@ -156,7 +156,7 @@ def _remove_changing(folder: SweepFolder) -> None:
 
 
 class _Lease:
-    """An epoch that this process holds. A thread sends its heartbeats."""
+    """The lease that this process holds: the file `launcher/<epoch>`. A thread sends heartbeats."""
 
     def __init__(self, folder: SweepFolder, epoch: int, clock: Callable[[], float]) -> None:
         self._folder, self._store = folder, folder.store

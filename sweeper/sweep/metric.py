@@ -50,8 +50,9 @@ class Metric(NamedTuple):
     `best`, `mean_of_last=5`, or `auto` (the last value; in a report, a mean if the last values are
     noisy). `noise` says whether cells share a noise estimate: `auto` (if a statistical test allows
     it), `pooled` (yes), `own` (no), or `from=SWEEP,...` (use the estimates of these sweeps).
-    `failed` says how a failed run counts: `bound` (a cell is best only if it is also best with the
-    sweep's worst value for each failed run), `worst` (with the worst value) or `drop` (not at all).
+    `failed` says how a failed run counts: `bound` (a cell is best only if it would still be best
+    with the sweep's worst value for its own failed runs), `worst` (with the worst value) or `drop`
+    (not at all).
     `by` is a key of the configuration; each value of the key gets its own best cell. `relevant` is
     the smallest difference that matters."""
 

@@ -56,7 +56,8 @@ class Message(NamedTuple):
 
 
 def variables_of(notify: Notify) -> Mapping[str, str]:
-    """Return the variables that settings refer to as `$NAME`: {variable: setting}."""
+    """Return the environment variables that settings refer to as `$NAME`, as a dict from variable
+    to the setting's name."""
     email = notify.email
     named = {
         "webhook": notify.webhook,

@@ -84,8 +84,8 @@ _Source = Annotated[
 
 
 class Stage(NamedTuple):
-    """A part of a sweep with its own recipe. `sources` select the parents of the stage's runs: runs
-    of earlier stages to continue from. If there are no sources, `runs` are the stage's runs.
+    """A part of a sweep with its own recipe. `sources` select the parents of the stage's runs (the
+    runs of earlier stages to continue from). If there are no sources, `runs` are the stage's runs.
     Otherwise `runs` are templates: each combination of parents makes one run from each template.
     `launch` has the settings of the stage's own section `launch`, in the form of `Launch.document`.
     If the stage overrides an option of a backend, `launch` also has the sweep's other options of
@@ -156,8 +156,7 @@ class Budget(NamedTuple):
 
     @property
     def of_tokens(self) -> tuple[str, ...]:
-        """The names of the limits among `tokens` and `usd` that are set. Both need a count of the
-        tokens."""
+        """The names of the limits that are set and need a count of tokens (`tokens`, `usd`)."""
         return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
 
     def document(self) -> dict[str, object]:
@@ -248,12 +247,12 @@ class Plan(NamedTuple):
 
     In a grid with `stages`, each stage has its own recipe, metric and axes (see `of`). The plan's
     `recipe` is then the recipe of the first stage, `metric` is the metric of the last stage with a
-    metric, and `axes` is empty. `choices` are the choices among runs that were not made yet.
-    `unknown` maps stages to the largest number of runs that depend on these choices. For a `race`,
-    `unknown[""]` is the largest number of runs that the race may still start after its `rounds`.
+    metric, and `axes` is empty. `choices` are the choices not made yet: which runs later stages
+    continue from. `unknown` is a dict from stage to the largest number of runs that depend on these
+    choices. For a `race`, `unknown[""]` is the number of runs that it may start after its `rounds`.
 
-    `warnings`, and the `notes` of recipes about their runs, are lines for people. `model_places`
-    maps each model to the place in the grid that names the model. `warnings`, `notes`,
+    `warnings`, and the `notes` of recipes about their runs, are messages for users. `model_places`
+    says for each model where the grid file names the model. `warnings`, `notes`,
     `model_places` and `expected` are not stored. Only a launched sweep has these fields: `created`;
     `provenance`, the origin of the code; `launches`, the origins of earlier launches' code;
     `snapshot`, the copy of the code that runs; `carried`, what else jobs need; and `recorded`, the
