@@ -43,13 +43,13 @@ class GrowingMetrics:
         self._growing.skip(find)
 
     def read(self, find: Find, most: int | None = None) -> Added | None:
-        """Read the bytes added since the last call, as `Growing.read` does. Raises `StoreError`."""
+        """Choose the file and read its new bytes with `Growing.read`. Raises `StoreError`."""
         self._choose(find)
         return self._growing.read(find, most)
 
     def _choose(self, find: Find) -> None:
-        """Follow the first file in the order of `files.NAMES` that exists now. This may be another
-        file than before, since a program may create several files."""
+        """Follow the existing file whose name comes first in `files.NAMES`. The choice may change,
+        since a program may create several metrics files."""
         for path in paths_in(self._folder):
             if path == self.begun_path:
                 return
@@ -60,10 +60,10 @@ class GrowingMetrics:
 
 
 class Fresh(NamedTuple):
-    """New rows of an attempt, each with True if it is a copy of a row of the previous attempt.
-    `again` is True if the file was replaced and `rows` are from the start of the new file. `more`
-    is True if more bytes can be read immediately. `size` is the number of bytes read. `malformed`
-    counts lines that are not rows, and `unlike` says why these lines are not rows."""
+    """New rows of an attempt. `rows` has pairs of a row and a bool: True if the row is a copy of a
+    row of the previous attempt. `again` is True if the file was replaced and `rows` are from the
+    start of the new file. `more` is True if more bytes can be read immediately. `size` bytes were
+    read. `malformed` counts lines that are not rows, and `unlike` gives the reason."""
 
     rows: list[tuple[Row, bool]]
     again: bool
@@ -104,12 +104,12 @@ class Tail:
         return Fresh(rows, again, added.more, added.size, malformed, unlike)
 
     def _finder(self, ended: bool) -> Find:
-        """Return a function that takes a path and returns the current file, or None if the file is
-        missing.
+        """Return a function that takes a path and returns the `Source` of the file there, or None
+        if the file is missing.
 
-        On a remote store, the function first lists only the parts of the file that is being
-        followed. It lists the attempt's folder at most once, because this folder may contain many
-        iteration folders.
+        On a remote store, the followed file may be stored in parts: the function lists these first.
+        It lists the attempt's folder only if it must and at most once, because the folder may
+        contain many iteration folders.
         """
         files = self._listed.files(self._folder, ended=ended)
         begun = self._metrics.begun_path if self._store.is_remote else None
@@ -130,8 +130,8 @@ class Tail:
         return parse(data[:copied], start, find), parse(data[copied:], start + copied, find)
 
     def _copied(self, data: bytes, start: int) -> int:
-        """Return how many bytes at the beginning of `data` are complete lines that the previous
-        attempt's file has at the same offset."""
+        """Return the size in bytes of those lines at the beginning of `data` (offset `start`) that
+        the previous attempt's file has at the same offset."""
         before = b""
         name = self._metrics.file.path.rpartition("/")[2]
         source = Files(self._store, self._before).source(f"{self._before}/{name}")

@@ -95,11 +95,11 @@ class Index:
     def recall(
         self, run: str, what: str, files: Iterable[tuple[str, Stamp | None]], read: Callable[[], T]
     ) -> T:
-        """Return the fact `what` about a run, which must be a JSON value. Return the cached value
-        if `files` have the same names and stamps as when the value was cached; otherwise call
-        `read`. A value that is None, or from a file that changed a moment ago (see
-        `Folder.may_keep`), is not cached. Without a cache folder, `files` is not iterated over, so
-        no stamps are computed."""
+        """Return the fact `what` about a run, which must be a JSON value. If the names and stamps
+        in `files` are the same as when the fact was cached, return the cached fact. Otherwise call
+        `read`, and cache the result unless it is None or a file changed a moment ago (see
+        `Folder.may_keep`). Without a cache folder, `files` is not iterated over, so no stamps are
+        computed."""
         if self._folder is None:
             return read()
         files = tuple(files)

@@ -22,9 +22,9 @@ _LISTED_NS = 600 * 10**9
 
 class Contents:
     """A cache of the contents of small files on a remote store. A file is read again only if its
-    stamp has changed. The contents are saved when the process ends. Listings of sweeps that no
-    process writes to are cached for `_LISTED_NS`. During this time, a file that a user has removed
-    remains listed."""
+    stamp has changed. The contents are saved when the process ends. The list of a sweep's files is
+    cached for `_LISTED_NS` if no process writes to the sweep. During this time, the cached list
+    still contains files that a user has removed."""
 
     gates: tuple[str, ...] = GATES
 
@@ -60,9 +60,9 @@ class Contents:
         self._changed.add(path.partition("/")[0])
 
     def listing(self, top: str, gate: Sequence[Entry]) -> list[Entry] | None:
-        """Return the cached listing of the sweep `top`. Return None if no listing is cached, or if
-        the listing is too old or was cached with another `gate`. `gate` is the current listing of
-        the folders `gates` of the sweep."""
+        """Return the cached list of the files of the sweep `top`; None if there is none, or if it
+        is too old or was cached with another `gate`. `gate` is the current list of the files in the
+        sweep's folders `gates`, which change before any other folder of the sweep."""
         stored = self._folder.load_json(f"listing of {top}")
         if stored is None or stored["gate"] != [[*entry] for entry in gate]:
             return None
@@ -71,8 +71,8 @@ class Contents:
         return [Entry(*entry) for entry in cast(list[Any], stored["files"])]
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
-        """Cache the listing of the sweep `top` if no process writes to the sweep. `gate` is a
-        listing of the folders `gates` of the sweep, and must have been made before `listing`."""
+        """Cache the list of the files of the sweep `top` if no process writes to the sweep. `gate`
+        has the files in the sweep's folders `gates`, listed before `listing` was made."""
         start = len(top) + 1
         gated = (entry.path[start:] for entry in gate)
         if is_settled(gated) and is_settled(entry.path[start:] for entry in listing):

@@ -48,8 +48,8 @@ class MetricsFile:
     def parse(
         self, data: bytes, start: int = 0, find: Callable[[str], Source | None] = lambda _: None
     ) -> Parsed:
-        """Return the rows in `data`, which starts at byte `start` of the file. `find` is called
-        with the file's path if the header of a CSV file is not known yet. Raises `StoreError`."""
+        """Return the rows in `data`, which starts at byte `start` of the file. If a CSV file's
+        header is not known yet, read it from the file that `find` returns. Raises `StoreError`."""
         if self.by_line:
             return parse(data)
         if self.is_evaluation:
@@ -100,8 +100,8 @@ class MetricsFile:
         return len({*cells} & {*self._columns}) * 2 >= len(self._columns)
 
     def _row(self, cells: Sequence[str]) -> Row:
-        """Return the row of a CSV line. The row lacks the keys of empty cells, since an empty cell
-        means that no value was recorded."""
+        """Return a CSV line as a row. Empty values are left out, since an empty value means that
+        nothing was recorded."""
         row: Row = {
             key: _value(cell)
             for key, cell in zip(self._columns, cells, strict=False)
@@ -113,8 +113,8 @@ class MetricsFile:
 
 
 def _scores(data: bytes) -> Parsed:
-    """Return the scores of an evaluation as one row with keys `eval/<suite>/score`, as in
-    training."""
+    """Return the scores of an evaluation as one row with the keys `eval/<suite>/score`, which
+    training uses too."""
     try:
         scores = table_of(table_of(decode(data)).get("scores"))
     except ValueError:

@@ -18,9 +18,9 @@ Find = Callable[[str], Source | None]
 
 
 class Added(NamedTuple):
-    """New bytes of a file: `data`, which starts at offset `start`. `size` bytes were read.
-    `again` means that the file was replaced and is read from the start. `more` means that more
-    can be read immediately."""
+    """New bytes of a file. `data` starts at offset `start` of the file. `size` bytes were read; an
+    incomplete last line may be missing in `data`. `again` is True if the file was replaced and is
+    read from the start, and `more` is True if more bytes can be read immediately."""
 
     data: bytes
     start: int
@@ -30,8 +30,8 @@ class Added(NamedTuple):
 
 
 class Growing:
-    """A follower of the file at `path`. With `lines`, `read` returns only complete lines; a line
-    that is longer than `most` bytes is returned in pieces."""
+    """A follower of the file at `path`. If `lines` is True, `read` returns only complete lines,
+    except that it returns a line in pieces if the line is longer than the argument `most`."""
 
     def __init__(self, store: Store, path: str, *, lines: bool = True) -> None:
         self._store, self._lines = store, lines
@@ -122,8 +122,8 @@ class Growing:
         return source.stamp.size < self.offset or (not parts and source.stamp.inode != stamp.inode)
 
     def _new(self, source: Source, most: int | None) -> tuple[Stamp, bytes]:
-        """Return the file's stamp, and the bytes from `offset` on. If the bytes before `offset`
-        have changed, return the bytes from the beginning of the file."""
+        """Return the file's stamp, and at most `most` bytes from `self.offset` on. If the bytes
+        before `self.offset` have changed, return the bytes from the beginning of the file."""
         edge = b"" if begins_with(source, self._pieces) else self._edge
         room = None if most is None else most + len(edge)
         stamp, data = source.read(self.offset - len(edge), room)

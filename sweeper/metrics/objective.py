@@ -23,8 +23,8 @@ SMOOTH = 0.1
 
 
 class Judged(NamedTuple):
-    """The value by which a run is judged, and its step. `missing` counts the rows at the end of the
-    run that lack a number for the metric, though they should have one (see `missing_rows`)."""
+    """The value by which a run is judged, and its step. `missing` is the number of rows at the end
+    of the run that should have a number for the metric but have none (see `missing_rows`)."""
 
     step: float | None
     value: float
@@ -78,9 +78,9 @@ _NONE: dict[str, object] = {"step": None}
 
 
 def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]) -> int:
-    """Return the number of rows after the last row with a number; 0 if these rows need no number
-    (see `are_missing`). `numbered` has the indices of the rows with a number, and `rows` is the
-    number of all rows."""
+    """Return the number of rows after the last row with a number; 0 if `are_missing` returns False
+    for these rows. `numbered` has the indices of the rows with a number, `rows` is the number of
+    all rows, and `is_named` tells whether the row at an index has the metric's key."""
     after = rows - 1 - numbered[-1]
     if after == 0:
         return 0
@@ -90,8 +90,8 @@ def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]
 
 
 def missing_in(rows: Sequence[Row], key: str) -> int:
-    """Return how many rows at the end of a merged history lack a number for `key`, though they
-    should have one (see `are_missing`); 0 if no row has a number for `key`."""
+    """Return how many rows at the end of a merged history should have a number for `key` but have
+    none (see `are_missing`). Return 0 if no row at all has a number for `key`."""
     numbered = [n for n, row in enumerate(rows) if as_number(row.get(key)) is not None]
     if not numbered:
         return 0
@@ -119,16 +119,16 @@ def missing_rows(has_number: "Flags", named: "Flags", stepped: "Flags") -> int:
 
 
 def counting_rows(has_number: "Flags", stepped: "Flags") -> "Flags":
-    """Return a mask of the rows by which a run is judged: the rows of a merged history with a
-    number (`has_number`) and a step (`stepped`). If no row has both, return a mask of all rows with
-    a number."""
+    """Return a mask of those rows of a merged history by which a run is judged. These are the rows
+    that have both a number (`has_number`) and a step (`stepped`), or all rows with a number if no
+    row has both."""
     both = has_number & stepped
     return both if both.any() else has_number
 
 
 def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
     """Reduce the values of `counting_rows` (at least one, steps ascending) to the value by which a
-    run is judged. Return the index of the row whose step belongs to the value, and the value."""
+    run is judged. Return the index of the row whose step is reported, and the value."""
     end, of = len(values) - 1, mean_of_last(at)
     if of is not None:
         return end, _mean(values[-of:].tolist())
@@ -143,8 +143,8 @@ def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
 
 
 def smoothed(values: "Floats") -> float | None:
-    """Return the mean of the last tenth of the values (of the last value, if there are few). None
-    if there are no values, or if a value in the last tenth is not finite."""
+    """Return the mean of the last tenth of the values, or at least the last value. Return None if
+    there are no values, or if a value in the last tenth is not finite."""
     import numpy as np
 
     tail = values[-max(1, round(SMOOTH * len(values))) :]
@@ -206,8 +206,8 @@ class Judge:
         return True
 
     def takes_back(self, step: float | None) -> bool:
-        """Return whether a row with this step and without the metric makes the value wrong: the row
-        replaces points that were added before."""
+        """Return whether `value` becomes wrong if a new row at this step has the metric's key but
+        no number. Such a row may replace a point that was added before."""
         if self.last is None or self.last.step is None or step is None:
             return False
         return step == self.last.step or (step < self.last.step and self._at != "last")

@@ -43,8 +43,8 @@ class RecordedTokens:
                     self._sums[key] = self._sums.get(key, 0.0) + counts
 
     def usage(self, config: Mapping[str, object]) -> Usage:
-        """Return the tokens added until now, as usage of the run's model; `NO_USAGE` if there are
-        none."""
+        """Return the sum of the tokens added until now as the `Usage` of the model that `config`
+        names; `NO_USAGE` if there are no tokens."""
         counts: dict[str, int] = {}
         for kind, names in SOURCES.items():
             key = next((name for name in names if name in self._sums), None)

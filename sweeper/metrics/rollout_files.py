@@ -59,7 +59,7 @@ def summary_files(files: Files, folders: Sequence[str]) -> list[SummaryFile]:
 
 
 def _names(files: Files, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the subfolder's name and the file's name for each file in a subfolder of `folder`."""
+    """Yield (subfolder's name, file's name) for each file in an iteration's subfolder."""
     top = files.store.local_path(folder)
     if top is None:
         for inner in files.below(folder):
@@ -127,8 +127,8 @@ def _total(steps: Iterable[Mapping[str, object]], key: str) -> float:
 
 
 def _sum(numbers: Iterable[float]) -> float:
-    """Add numbers one after the other, as numpy adds columns, so that the results are equal.
-    From Python 3.12 on, `sum` rounds differently."""
+    """Return exactly the sum that numpy computes when it adds columns. From Python 3.12 on, `sum`
+    rounds differently."""
     return functools.reduce(operator.add, numbers, 0)
 
 

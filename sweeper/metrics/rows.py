@@ -48,7 +48,7 @@ class Point(NamedTuple):
 
 
 def parse(data: bytes) -> Parsed:
-    """Return the JSON objects in `data`, one per line. Blank lines are ignored."""
+    """Parse lines with one JSON object each. Blank lines are ignored."""
     if not data:
         return Parsed([], 0, 0)
     from msgspec.json import decode as loads  # imported late: many commands read no metrics
@@ -85,10 +85,10 @@ def _parse_object(line: bytes, loads: Callable[[bytes], object]) -> Row | None:
 def merge(attempts: Iterable[Parsed]) -> Merged:
     """Merge the attempts of a run, oldest first, into one history.
 
-    An attempt replaces all rows of earlier attempts from its own lowest step on: the earlier
-    training beyond that step was discarded. A resumed attempt begins with copies of all earlier
-    rows, so its rows are the whole history. Within one file, the later line wins for each step and
-    key. Rows without a step are kept only from the latest attempt that has such rows.
+    If the lowest step of an attempt is 10, rows of earlier attempts from step 10 on are dropped,
+    because this attempt trained these steps again. A resumed attempt begins with copies of earlier
+    rows, so its rows are the whole history. If one attempt has several values of a key at one step,
+    the last is kept. Rows without a step are kept only of the latest attempt that has such rows.
     """
     by_step: dict[float, Row] = {}
     loose: list[Row] = []
@@ -113,9 +113,9 @@ def merge(attempts: Iterable[Parsed]) -> Merged:
 
 
 def written(attempts: Sequence[Parsed]) -> list[Row]:
-    """Return the rows that the attempts of a run wrote themselves, one for each attempt and step.
-    These include rows that a later attempt discarded, but not the copies that a resumed attempt
-    begins with."""
+    """Return the rows that each attempt of a run wrote itself, one row for each of its steps. Rows
+    that a later attempt discarded are included. The copies of earlier rows with which a resumed
+    attempt begins are left out."""
     rows: list[Row] = []
     for number, parsed in enumerate(attempts):
         copies = max(
@@ -126,8 +126,8 @@ def written(attempts: Sequence[Parsed]) -> list[Row]:
 
 
 def _alike(rows: Sequence[Row], others: Sequence[Row]) -> int:
-    """Return the number of equal rows at the beginning of two lists. Rows with NaN are compared by
-    their `repr`."""
+    """Return how many rows at the beginning of two lists are pairwise equal. Rows with the same
+    `repr` are equal too, because NaN is not equal to itself."""
     count = 0
     for row, other in zip(rows, others, strict=False):
         if row != other and repr(row) != repr(other):
@@ -156,8 +156,8 @@ _FORMATS = (
 
 
 def describe_malformed(data: bytes) -> str:
-    """Describe why lines at the beginning of a file are not JSON objects. Name the file's format,
-    or else quote the first of these lines."""
+    """Describe why lines at the beginning of a file are not JSON objects. Name the file's format;
+    if the format is unknown, quote the first line that is not a JSON object."""
     for begin, words in _FORMATS:
         if data.startswith(begin):
             return words
@@ -211,9 +211,9 @@ a summary."""
 
 
 def are_missing(after: int, gap: int, *, named: bool) -> bool:
-    """Return whether the last `after` rows should have a number for a metric. `gap` is the largest
-    number of consecutive earlier rows without a number, for example between two evaluations.
-    `named` is True if one of the last rows has the metric's key, for example with null."""
+    """Return whether the last `after` rows, which have no number for a metric, should have one.
+    `gap` is the largest number of consecutive earlier rows without a number, for example between
+    two evaluations. `named` is True if one of the last rows has the metric's key, as with null."""
     return after > gap and (named or after > _PASSING)
 
 

@@ -16,10 +16,10 @@ file times is coarse, so a second change within one tick would not change the ti
 
 
 class Stamp(NamedTuple):
-    """Values that change with a file: its size, its time (nanoseconds, or a store's equivalent),
-    its inode (0: no inode), and the kernel's change time (nanoseconds). A copied or unpacked
-    file may have the size and the time of the file that it replaces, but users cannot set the
-    change time."""
+    """Properties that show whether a file has changed: its size, its modification time
+    (nanoseconds, or a store's equivalent), its inode (0: no inode) and its ctime (nanoseconds). A
+    copied or unpacked file may have the size and the modification time of the file that it
+    replaces, but users cannot set the ctime."""
 
     size: int
     time: int
@@ -85,8 +85,8 @@ class Source(Protocol):
 
 
 def begins_with(source: Source, pieces: list[list[int]]) -> bool:
-    """Return whether a file on a remote store still begins with the objects `pieces`. If so, the
-    bytes that were read from these objects are still valid. False if `pieces` is empty."""
+    """Return whether a file on a remote store still begins with the objects in `pieces` (as in
+    `Source.pieces`). Bytes read from them are then still valid. False if `pieces` is empty."""
     return bool(pieces) and source.pieces[: len(pieces)] == pieces
 
 
@@ -130,7 +130,7 @@ def _read(file: int, start: int, size: int) -> bytes:
 
 
 class _Remote:
-    """A file on a remote store: a whole file, or its parts from offset 0 up to the first gap."""
+    """A file on a remote store: one object, or the file's parts from offset 0 to the first gap."""
 
     def __init__(self, store: Store, name: str, pieces: list[tuple[int, Entry]]) -> None:
         self.name = name
@@ -262,8 +262,8 @@ _MOST_LISTED = 512
 
 
 class ListedOnce:
-    """The files of attempts on a remote store. The folder of an ended attempt is listed only once
-    for all followers in a launcher, because it no longer changes. Threads may share this object."""
+    """The files of attempts on a remote store. The folder of an ended attempt no longer changes, so
+    it is listed only once for all followers in a launcher. Threads may share this object."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

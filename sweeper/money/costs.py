@@ -13,8 +13,8 @@ from sweeper.sweep.usage import NO_USAGE, Usage, total
 
 class Spent(NamedTuple):
     """The usage and cost of runs. `counted` is the source of the usage: `meter`, `metrics` (the
-    runs recorded the usage), `meter and metrics`, or `nothing`. `days` has the usage of each
-    attempt or run, with the day (UTC) on which the attempt or run ended."""
+    runs recorded the usage), `meter and metrics`, or `nothing`. `days` has one entry per attempt
+    (without a meter, per run): its usage, and the day (UTC) on which it ended."""
 
     usage: Usage
     amount: Amount
@@ -59,8 +59,8 @@ def together(several: Iterable[Spent], prices: Prices) -> Spent:
 
 
 def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
-    """Return the usage and cost of a run and its ancestors together. `costs` has the usage and cost
-    of the run alone."""
+    """Return the total usage and cost of a run and of the earlier runs from whose checkpoints it
+    started. `costs` has the usage and cost of the run alone."""
     above = run.lineage if isinstance(run, SweepRun) else ()
     return together((costs, *(spent(ancestor, prices) for ancestor in above)), prices)
 
@@ -68,9 +68,9 @@ def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
 def parts(
     costs: Spent, prices: Prices, *, by_day: bool, by_model: bool
 ) -> Iterator[tuple[str, str, Spent]]:
-    """Yield (day, model, costs) for the parts of a run's costs. The day (UTC) is the day on which
-    the attempt or the run ended, or `open` if it has not ended. Without `by_day` the day is "", and
-    without `by_model` the model is ""."""
+    """Yield (day, model, costs) for the parts of a run's costs. The day is the one in `Spent.days`,
+    or `open` for an attempt or run that has not ended. Without `by_day` the day is "", and without
+    `by_model` the model is ""."""
     for used in costs.days if by_day else (Used(costs.usage, ""),):
         if by_day and used.usage == NO_USAGE and costs.counted == "meter":
             continue

@@ -100,9 +100,9 @@ _MOST = 200
 
 
 class Estimate(NamedTuple):
-    """The estimated usage of a launch. `wanted` runs would start, and `runs` of these have an
-    estimate. `by_recipe` of the estimates are the recipe's own; the others are from `examples`
-    earlier runs.
+    """The estimated usage of a launch. `wanted` is the number of runs that would start, and `runs`
+    the number of these with an estimate. `by_recipe` estimates are the recipe's own, and the other
+    estimates are computed from `examples` earlier runs.
 
     `least` and `most` are the dollars if each run costs as much as its cheapest or most expensive
     example (None if every run has only one example, or a model has no price). `hours` is the
@@ -170,9 +170,9 @@ def _source(estimate: Estimate) -> str:
 
 
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:
-    """Estimate the usage of the runs `wanted` of the plan, and of the runs that `not_known_yet`
-    returns. Return None if `wanted` is empty, or if neither earlier runs nor the recipe allow an
-    estimate. A remote store is not searched for earlier runs, since that would take too long."""
+    """Estimate the usage of the runs `wanted` of the plan, and of the later runs whose settings
+    `not_known_yet` returns. Return None if `wanted` is empty, or if neither earlier runs nor the
+    recipe allow an estimate. No earlier runs are searched on a remote store, as that is slow."""
     if not wanted:
         return None
     examples = [] if store.is_remote else list(_examples(plan, store))
@@ -209,7 +209,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
 
 
 def _reckoned(plan: Plan, earlier: Guesses, settings: Sequence[Settings]) -> list[Guess]:
-    """Return the recipes' own estimates for the `settings` without an earlier example."""
+    """Return the recipes' own estimates for those `settings` that `earlier` cannot forecast."""
     estimates = [
         Example(settings_of(run.config, plan.recipe_of(run.stage)), run.usage)
         for run in plan.expected

@@ -23,16 +23,16 @@ _REFERENCE = "${"
 
 
 class Settings(NamedTuple):
-    """The properties of a run that may change its usage: its recipe, and in `values` its
-    configuration without floats, the seed and checkpoints."""
+    """The properties of a run that may change its usage: its recipe, and `values`, which is its
+    configuration except for floats, the seed and the paths of checkpoints."""
 
     recipe: str
     values: Mapping[str, object]
 
 
 class Example(NamedTuple):
-    """A run from which the usage of other runs is forecast: its settings, its usage, and its hours
-    without pauses."""
+    """A run from which the usage of other runs is forecast: its settings, its usage, and its
+    duration in hours without pauses (0: unknown)."""
 
     settings: Settings
     usage: Usage
@@ -134,9 +134,9 @@ def not_known_yet(plan: Plan) -> list[Settings]:
 
 
 class Going(NamedTuple):
-    """A run of a sweep: its settings, the usage of all its attempts, whether it is `finished` and
-    will use no more, and whether it can be an `example` for other runs (it succeeded in its first
-    attempt)."""
+    """A run of a sweep: its settings, and the usage of all its attempts. `finished` is True if the
+    run will use no more tokens, and `example` is True if other runs can be forecast from it (it
+    succeeded in its first attempt)."""
 
     settings: Settings
     used: Usage = NO_USAGE

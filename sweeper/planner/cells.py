@@ -46,8 +46,6 @@ class _TooLarge(Exception):
 
 
 class _Naming:
-    """The naming of the runs of one grid."""
-
     def __init__(self, expanded: Expanded) -> None:
         self.grid = grid = expanded.grid
         self.points, self.seed_field = expanded.points, grid.seed_field
@@ -131,8 +129,8 @@ class _Names:
         self._taken: set[str] = set()
 
     def of(self, label: str, values: str) -> str:
-        """Return the name of the cell with these values: `label`, with a suffix if another cell has
-        this label."""
+        """Return the name of the cell with these values. This is `label`, with a suffix if another
+        cell already has the name `label`."""
         key = hash(values)
         name = self._names.get(key)
         if name is None:
@@ -183,7 +181,7 @@ def _given_keys(grid: Grid) -> list[str]:
 
 def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str) -> Iterator[str]:
     """Yield the label of each point's cell: the keys that vary, with their values, or "" if no key
-    varies. No key is abbreviated to `word`, which is the label of the seed."""
+    varies. No key is abbreviated to `word`, because `word` stands for the seed in names of runs."""
     included = len(points) - len(grid.include)
     chosen = [_values(point, keys) for point in points[included:]]
     parts: dict[str, dict[str, str]] = {}
@@ -256,8 +254,8 @@ def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
 
 
 def _values(point: Point, keys: Sequence[str]) -> dict[str, object]:
-    """Return the values of an included cell for the keys. A key that the cell does not give has the
-    value of the base."""
+    """Return a dict from keys to their values in an included cell (an entry of `include`). If the
+    entry does not set a key, the key has the value of `base`."""
     values: dict[str, object] = {}
     for key in keys:
         if key in point.rows[0].settings:

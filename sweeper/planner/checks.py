@@ -52,7 +52,7 @@ _NUMBERS = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?(, +[-+]?[0-9.]+([eE][-+]?
 
 
 def check_placeholders(grid: Grid, runs: Sequence[Run], problems: Problems) -> None:
-    """Note placeholders of the command that have no value, and values of the wrong type."""
+    """Add problems for placeholders of the command without a value or with a wrong type."""
     try:
         holes = placeholders(grid.command or ())
     except RecipeError as error:
@@ -121,7 +121,7 @@ def _unused_values(grid: Grid, used: Reach) -> Iterator[str]:
 
 
 def _single(grid: Grid) -> Iterator[tuple[str, Setting]]:
-    """Yield each key that has a value outside the axes, with one setting of the key."""
+    """Yield each key that is set outside the axes, with the first such setting of the key."""
     seen: set[str] = set()
     parts = (grid.fixed, grid.base, *(when.base for when in grid.whens), *grid.include)
     for key, setting in (pair for part in parts for pair in part.items()):
@@ -158,8 +158,8 @@ def _sources(grid: Grid) -> Iterator[str]:
 
 
 def check_program(grid: Grid, runs: Sequence[Run], problems: Problems) -> None:
-    """Note programs of the command that cannot be started on this machine. Call this only if the
-    jobs run here."""
+    """Add problems for programs of the command that cannot be started on this machine. Call this
+    only if the jobs run here."""
     command = grid.command or ()
     folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
     env = {**os.environ, **grid.launch.env}
@@ -185,8 +185,8 @@ _PLACES = {
 
 
 class Checked(NamedTuple):
-    """The result of a check. `notes` come from the recipe. `estimates` maps the number of a run to
-    the run's estimated usage. `model_places` maps a model's name to its place in the grid."""
+    """The result of a check. `notes` are messages from the recipe. `estimates` maps the index of a
+    run to its estimated usage. `model_places` maps a model's name to its file, line and column."""
 
     recipe: Recipe
     warnings: tuple[str, ...]
@@ -210,8 +210,8 @@ def check(
 
 
 def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Problems) -> None:
-    """Let the recipe check the points of a grid that has mistakes. Only problems with one key of
-    one point are added, since the grid's mistakes may cause other problems."""
+    """Let the recipe check the points of a grid that has mistakes. Add only the problems that
+    belong to one key of one point, since the grid's mistakes may cause the others."""
     if grid.recipe is None or points is None:
         return
     try:
@@ -289,7 +289,7 @@ class _Check:
         )
 
     def _model_places(self) -> dict[str, str]:
-        """Return where the name of each model was first written."""
+        """Return a dict from each model's name to the place where it was first written."""
         places: dict[str, str] = {}
         for number, run in enumerate(self.runs):
             for key in MODEL_KEYS:
@@ -300,7 +300,7 @@ class _Check:
         return places
 
     def _check_keys(self) -> None:
-        """Note keys that a grid must not give."""
+        """Add a problem for each key that a grid must not give."""
         grid = self.grid
         field = grid.launch.log_path_field or "log_path"
         filled = {field, "behavior_if_log_dir_exists"} if grid.command is None else set(RUN_KEYS)
@@ -313,7 +313,7 @@ class _Check:
                     self.problems.add(setting.places[key], f"{key} is already given by seeds")
 
     def _check_duplicates(self) -> None:
-        """Note runs with the same configuration, since one would silently replace the other."""
+        """Add a problem for each run with the same configuration, and so id, as an earlier run."""
         first: dict[str, Run] = {}
         for number, run in enumerate(self.runs):
             other = first.setdefault(run.id, run)
@@ -347,7 +347,7 @@ class _Check:
         return inspected.recipe
 
     def _add_problem(self, problem: Problem, recipe: Recipe | None) -> None:
-        """Note a problem from the recipe at the place in the grid where the value was written."""
+        """Add the recipe's problem, with the place in the grid where the value was written."""
         grid, key, message = self.grid, problem.key, problem.message
         place: Place | None = None
         if problem.number is None:
@@ -386,7 +386,7 @@ class _Check:
         return belongs(first)
 
     def _check_backends(self) -> bool:
-        """Note mistakes in the options of backends. Return whether all jobs run on this
+        """Add problems for mistakes in the options of backends. Return whether all jobs run on this
         machine."""
         grid = self.grid
         for key, options in grid.launch.options.items():

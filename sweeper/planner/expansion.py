@@ -71,8 +71,8 @@ def _lone_values(grid: Grid) -> Iterator[str]:
 
 
 def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
-    """Use the values of an axis `seed` as the seeds of all cells, and add a warning. If other axes
-    are in the same block, add only the warning."""
+    """Add a warning if an axis `seed` has integers and the grid has no seeds. If this axis is alone
+    in its block, return the grid with the axis replaced by `seeds`."""
     for block in grid.blocks:
         settings = block.axes.get("seed")
         integers = _integers(settings or ())

@@ -29,8 +29,8 @@ def plan(
     a mapping.
 
     `overrides` are written as on the command line (`["max_steps=5", "~lr"]`, or one string). In a
-    mapping of overrides, a list sets an axis. Without `validate`, the recipe is not imported, and a
-    stage must itself set the fields for its parents' checkpoints. Raises `GridError`.
+    mapping of overrides, a list sets an axis. Without `validate`, the recipe is not imported; a
+    stage with parents must then set the fields that load their checkpoints. Raises `GridError`.
     """
     problems = Problems()
     grid = read_grid(_fetched(source), overrides or (), problems)
@@ -65,8 +65,8 @@ def plan(
 
 
 def _with_race(plan: Plan, seeds: Seeds | None) -> Plan:
-    """Move the runs that a race may add later from the plan's runs to its `race`. If the grid has
-    no race, return the plan unchanged. Raises `GridError`."""
+    """Return the plan without the runs that a race may add later; its `race` has these runs. If the
+    grid has no race, return the plan unchanged. Raises `GridError`."""
     if seeds is None or seeds.least is None:
         return plan
     counts: Counter[str] = Counter()

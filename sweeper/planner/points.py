@@ -8,8 +8,9 @@ from sweeper.grid.blocks import Block, Setting
 
 
 class Row(NamedTuple):
-    """One choice of a block, or the single values of an entry of `when` or `include`. `given` has
-    the values of `settings` by dotted key. `refers` is True if a value contains a reference."""
+    """One choice of a block (a setting for each axis), or the settings of an entry of `when` or
+    `include`. `given` maps dotted keys to the values in `settings`. `refers` is True if a value
+    contains a reference."""
 
     settings: dict[str, Setting]
     given: dict[str, object]
@@ -17,7 +18,6 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, settings: dict[str, Setting]) -> "Row":
-        """Make the row of these settings."""
         given: dict[str, object] = {}
         for setting in settings.values():
             given.update(setting.given)
@@ -42,8 +42,8 @@ class Point(NamedTuple):
 
 
 class Expanded(NamedTuple):
-    """The points of a grid, and warnings for people. If a block had only an axis `seed`, its values
-    are now in `grid.seeds`."""
+    """The points of a grid, and warnings for people. An axis `seed` that was alone in its block is
+    now `grid.seeds`."""
 
     grid: Grid
     points: tuple[Point, ...]

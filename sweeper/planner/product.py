@@ -37,7 +37,7 @@ def count_points(grid: Grid) -> int:
 
 
 class _TooMuch(Exception):
-    """There are too many points, or making them takes too long. The text is the message."""
+    """Too many points, or too much work to make them. The text is the message for the user."""
 
 
 class Product:
@@ -83,8 +83,8 @@ class Product:
         return False
 
     def _cost(self, config: Collection[str]) -> int:
-        """Return the work of a point with these keys. Long values made from references do not
-        count."""
+        """Return the estimated work to make a point with these keys. Long values made from
+        references are counted elsewhere."""
         rules, references = len(self._rule_keys), len(self._referring)
         return len(config) * self._replicates + _RULE_COST * rules + _RESOLVED_COST * references
 
@@ -291,8 +291,8 @@ class Product:
             self.problems.add(place, f"{label}: {error}{suggestion}")
 
     def _usable_rules(self) -> Iterator[dict[str, Setting]]:
-        """Yield the rules of `exclude` that can match. Note unknown keys in the other rules as
-        mistakes, or only warn if the command line dropped the keys."""
+        """Yield the rules of `exclude` that can match. For each unknown key in another rule, add a
+        problem, or only a warning if the command line dropped the key."""
         for rule in self.grid.exclude:
             unknown = [key for key in rule if key not in self._known]
             for key in unknown:
@@ -361,7 +361,6 @@ class _When(NamedTuple):
 
     @classmethod
     def of(cls, when: When, earlier: Sequence[When], keys: Iterable[str]) -> "_When":
-        """Prepare an entry."""
         reach = Reach(when.keys)
         return cls(
             when,

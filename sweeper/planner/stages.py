@@ -143,8 +143,8 @@ class _Planning:
         self.done[stage.name] = _Planned(stage, planned._replace(recipe=checked.recipe), runs)
 
     def _with_default_references(self, stage: StageGrid) -> StageGrid:
-        """Let the fields in `_GOES_ON` refer to the parents' checkpoints. Fields that the recipe
-        lacks or the stage sets are skipped."""
+        """Set the fields in `_GOES_ON` to references to the parents' checkpoints, except fields
+        that the recipe lacks or the stage sets."""
         grid = stage.grid
         given = {key for setting in grid.every_setting() for key in setting.given}
         if grid.recipe is None or _GOES_ON.keys() <= given:
@@ -180,7 +180,7 @@ class _Planning:
         return None
 
     def _compares_with_base(self, stage: StageGrid) -> bool:
-        """Return whether the base model is both a source and the baseline of a stage."""
+        """Return whether a stage has the base model both in `from` and as its baseline."""
         baseline = stage.grid.baseline
         takes_base = any(taking.source.base for taking in stage.takings)
         return baseline is not None and baseline.is_base_model and takes_base
@@ -200,7 +200,7 @@ class _Planning:
         return None
 
     def _grow(self, *stages: Stage, chosen: Taken = _nothing_chosen) -> Growth:
-        """Make the runs of these stages that are already known. `chosen` returns the runs that a
+        """Make those runs of the stages that can be known now. `chosen` returns the runs that a
         stage takes from another stage, or None if these runs are still unknown."""
         recipe = stages[0].recipe
         plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._root_runs()))
@@ -215,9 +215,9 @@ class _Planning:
         return tuple(runs[: len(stage.runs)])
 
     def _first_sources(self, stage: Stage) -> Iterator[Stage]:
-        """Yield the planned stages. Each has only its first source, which limits the number of
-        runs. A stage from which a run is taken by name keeps all sources, and so do the stage's
-        ancestors."""
+        """Yield the planned stages, each with only the first source in `from`, to limit the number
+        of runs. If another stage takes one of a stage's runs by name, that stage and its ancestors
+        keep all sources."""
         planned = [done.stage for done in self.done.values()]
         takes = [
             t
@@ -303,8 +303,7 @@ class _Planning:
         return ancestors
 
     def _check_takes(self, stage: StageGrid) -> bool:
-        """Note a mistake and return False if a stage takes runs that cannot exist. Otherwise return
-        True."""
+        """Return whether the runs that a stage takes (`from`) can exist. If not, add a problem."""
         good = True
         for taking in stage.takings:
             for take, place in taking.placed_takes():
@@ -382,7 +381,7 @@ class _Planning:
         return total
 
     def _check_duplicates(self) -> None:
-        """Note stages that would make the same runs, since one run would replace the other."""
+        """Add a problem for stages with the same runs, since one run would replace the other."""
         seen: list[_Planned] = []
         for done in self.done.values():
             ids = {run.id for run in done.runs}

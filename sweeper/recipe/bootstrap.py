@@ -38,8 +38,9 @@ _SIGKILL = 9
 def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
     """Return a configuration as `key=value` arguments for chz.
 
-    `forms` maps keys to forms. Other keys have the form `plain`: a string unchanged, or a list with
-    commas. `literal` is a Python literal. `indexed` is a separate argument for each element.
+    `forms` maps keys to forms of writing a value. Other keys have the form `plain`: strings are
+    unchanged, and the elements of a list are separated by commas. The form `literal` writes a
+    Python literal, and `indexed` writes one argument for each element.
     """
     return [
         f"{path}={text}"
@@ -49,7 +50,7 @@ def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
 
 
 def written(key: str, value: object, form: str) -> Iterator[tuple[str, str]]:
-    """Yield the arguments of chz for one value, as pairs of path and text."""
+    """Yield (path, text) for each argument `path=text` with which chz gets one value."""
     if form == "indexed" and value and _is_list(value):
         for index, item in enumerate(value):
             yield from written(f"{key}.{index}", item, form)
@@ -84,8 +85,8 @@ def _is_mapping(value: object) -> TypeGuard[dict[str, object]]:
 
 def move(root: str, copy: str) -> Callable[[str], str]:
     """Return a function that maps paths in the checkout `root` to paths in its `copy`. A path is
-    unchanged if it is outside the checkout, or if the copy lacks the file or links to it
-    (`.venv`)."""
+    unchanged if it is outside the checkout, or if the copy lacks the file or has only a symbolic
+    link to the original (as for `.venv`)."""
     old, new = os.path.realpath(root), os.path.realpath(copy)
 
     def moved(path: str) -> str:
@@ -175,11 +176,12 @@ def _beside(name: str) -> ModuleType:
 
 
 def count_usage(modules: str | None) -> None:
-    """Start counting the recipe's usage of the Tinker service if $SWEEPER_METER names a folder for
-    the counts.
+    """If $SWEEPER_METER names a folder, write the counts of the recipe's usage of the Tinker
+    service to this folder.
 
-    Also let a signal write the stacks of the recipe's threads to the file `FOLDER.stacks`. After
-    the first use of the service, add the imported modules to the list in the file `modules`.
+    A signal then writes the stacks of the recipe's threads to the file `$SWEEPER_METER.stacks`.
+    After the first use of the service, the imported modules are added to the list in the file
+    `modules`, if that is not None.
     """
     folder = os.environ.get("SWEEPER_METER")
     if folder:
@@ -221,7 +223,7 @@ def _package(module: str) -> str:
 
 def forget_shadowed(names: set[str]) -> None:
     """Unload the packages `names` if the first folder on the module path has a module with one of
-    these names. A run would import this module instead."""
+    these names, since a run would import that module instead of the package."""
     first = sys.path[0]
     if any(
         os.path.exists(os.path.join(first, name + end)) for name in names for end in ("", ".py")

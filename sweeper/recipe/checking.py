@@ -44,7 +44,7 @@ class Source(typing.Protocol[Made]):
         ...
 
     def read(self, made: Made, key: str) -> tuple[object, str]:
-        """Return where `made` has the value of `key`: an object, and a key in this object."""
+        """Return the object inside `made` that has the value of `key`, and the key there."""
         ...
 
     def annotation(self, field: str) -> object:
@@ -71,15 +71,15 @@ class Class:
 
 
 class Checker(typing.Generic[Made]):
-    """A check of configurations. `source` makes a config from arguments; it is a `Class` or a
+    """A checker of configurations. `source` makes a config from arguments; it is a `Class` or a
     `function_recipes.Function`.
 
-    If `source` is a `Class`, chz parses each value only once. If chz has parsed all
-    values of a configuration before, the class is called with them, so that its validators run.
+    If `source` is a `Class`, chz parses each value only once. If all values of a configuration are
+    already parsed, the class is called with the parsed values, so that its validators run.
 
-    `filled` has the fields that the worker adds to each configuration. After `check`, `forms` maps
-    keys to their forms if these are not the usual form. `problems` has a tuple for each problem:
-    the configuration's index, the key, and the message.
+    `filled` has the fields that the worker adds to each configuration. After `check`, `forms` is
+    what `bootstrap.to_argv` takes, and `problems` has a tuple for each problem: the configuration's
+    index, the key, and the message.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Checker(typing.Generic[Made]):
         self._refused: dict[str, str | None] = {}
 
     def check(self, packed: Packed) -> None:
-        """Check all configurations, packed as in a request. Stop after 50 problems."""
+        """Check the configurations of a request. Stop after 50 problems."""
         _refuse_names()
         shapes, values = packed["shapes"], packed["values"]
         rows = packed["rows"]
@@ -166,9 +166,9 @@ class Checker(typing.Generic[Made]):
         left: dict[str, object],
         texts: dict[str, str],
     ) -> None:
-        """Store the values that chz has made for the fields of a configuration. `left` has the keys
-        without mistakes. A field is stored as `_BAD` if its value is wrong in every
-        configuration."""
+        """Store the values that chz has made for the fields of a configuration. `left` is the part
+        of the configuration without mistakes. A field is stored as `_BAD` if its value is wrong in
+        every configuration."""
         for name, keys, places in fields:
             value = self._read(made, name)
             if not all(key in left for key in keys):
@@ -226,8 +226,8 @@ class Checker(typing.Generic[Made]):
         return read(*self.source.read(made, key))
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
-        """Return whether a grid cannot give this value: the key is not a field, or it takes an
-        object or code. If so, report the key once. Null is allowed for every field."""
+        """Return whether a grid cannot give this value, because `key` is not a field or its field
+        takes an object or code. If so, add a problem. Null is allowed for every field."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]
@@ -270,8 +270,8 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _try_other_forms(self, config: dict[str, object], key: str) -> bool:
-        """Find another form in which chz reads the value correctly. If there is one, use this form
-        for `key` from now on and return True. Otherwise return False."""
+        """Find another form (`bootstrap.to_argv`) in which chz reads the value correctly. If there
+        is one, use this form for `key` from now on and return True. Otherwise return False."""
         usual = list(self.written(key, config[key], "plain"))
         for form in _FORMS:
             if key in self.forms or list(self.written(key, config[key], form)) == usual:
@@ -349,7 +349,8 @@ def _refuse_names() -> None:
 
 
 def annotations_at(annotation: object, path: list[str]) -> list[object]:
-    """Return the possible types at a dotted path below a type; [] if they are unknown."""
+    """Return the possible types of the value at `path`, the parts of a dotted key, in a value of
+    the type `annotation`; [] if they are unknown."""
     if not path:
         return [annotation]
     annotations: list[object] = []
@@ -373,8 +374,7 @@ def annotations_at(annotation: object, path: list[str]) -> list[object]:
 
 
 def _parameter(origin: object, name: str) -> list[object]:
-    """Return the annotation of the parameter `name` in a list, or [] if the annotation is
-    unknown."""
+    """Return a list of one item, the annotation of the parameter `name`; [] if it is unknown."""
     try:
         hints = typing.get_type_hints(getattr(origin, "__init__", origin))
     except Exception:  # noqa: BLE001

@@ -35,8 +35,8 @@ _ANOTHER_REPOSITORY = frozenset(
 
 
 def git(folder: str, *arguments: str) -> bytes | None:
-    """Return the output of git, or None if git or the checkout is missing, git fails, or it does
-    not answer in time. Git's index is not locked or refreshed."""
+    """Return the output of git. Return None if git or the checkout is missing, or if git fails or
+    does not answer in time. Git's index is not locked or refreshed."""
     environment = {k: v for k, v in os.environ.items() if k not in _ANOTHER_REPOSITORY}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
@@ -123,7 +123,7 @@ class Tree:
         return written.getvalue()
 
     def _names(self) -> Iterator[tuple[str, int]]:
-        """Yield the path and the maximum size in bytes of each file to copy, sorted by path."""
+        """Yield (path, maximum size in bytes) for each file to copy, sorted by path."""
         names, nested = self._repository("")
         while nested:
             folder = nested.pop(0)
@@ -141,8 +141,8 @@ class Tree:
         yield from sorted(names.items())
 
     def _repository(self, folder: str) -> tuple[dict[str, int], list[str]]:
-        """Return the files of a repository with their maximum sizes, and the folders of the
-        repositories inside it. `folder` is "" for the checkout itself. Raises `UnlistedError`."""
+        """Return a dict from a repository's files to their maximum sizes in bytes, and the folders
+        of nested repositories. `folder` is "" for the checkout itself. Raises `UnlistedError`."""
         tracked, others = (
             self._list(folder, "--cached"),
             self._list(folder, "--others", "--exclude-standard"),

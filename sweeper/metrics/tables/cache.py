@@ -31,21 +31,20 @@ _writers: list[threading.Thread] = []
 
 
 def wait_for_writers(but: int = 0) -> None:
-    """Wait until this process's threads have written their segments. The newest `but` threads may
-    continue."""
+    """Wait for the threads that write segments, except for the newest `but` threads."""
     while len(_writers) > but:
         _writers.pop(0).join()
 
 
 def _pyarrow(module: str = "pyarrow.parquet") -> Any:
-    """Import a module of pyarrow without its types, which are incomplete. The import takes time, so
-    this function is called only to read or write a segment."""
+    """Import a module of pyarrow as `Any`, since pyarrow's types are incomplete. The import is
+    slow, so this function is called only to read or write a segment."""
     return importlib.import_module(module)
 
 
 class _Member(NamedTuple):
-    """A file whose rows are in a segment, from row `start` on. `malformed` and `torn` count lines
-    as in `metrics.rows.Parsed`. `about` is the value that was given to `Cache.put`."""
+    """A file whose rows are cached in a segment (a Parquet file) from the segment's row `start` on.
+    `malformed` and `torn` count lines as in `metrics.rows.Parsed`. `about` is from `Cache.put`."""
 
     start: int
     rows: int
@@ -56,8 +55,8 @@ class _Member(NamedTuple):
 
 
 class _Segment:
-    """A segment on disk. The constructor raises `OSError` or `ValueError` if the segment is
-    damaged."""
+    """A segment: a Parquet file with the columns of many files. The constructor raises `OSError` or
+    `ValueError` if the segment is damaged."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -76,7 +75,7 @@ class _Segment:
         self._whole = Columns(self._footer.num_rows, {}, {})
 
     def columns(self, member: _Member, keys: Iterable[str] | None) -> Columns:
-        """Return the rows of one file with these keys (None for all of its keys)."""
+        """Return the columns `keys` of one file (None: all columns of the file)."""
         names = member.keys if keys is None else list(keys)
         new = [key for key in names if key in self._places and key not in self._whole.values]
         if new:
@@ -154,8 +153,8 @@ class Cache:
         return self._where[name].members[name].keys
 
     def columns(self, name: str, keys: Iterable[str] | None = None) -> Columns | None:
-        """Return the cached columns of a file with these keys (None for all). Return None if the
-        file is not cached."""
+        """Return the cached columns `keys` of a file; all columns if `keys` is None. Return None if
+        the file is not cached."""
         if name in self._new:
             return self._new[name][1].chosen(keys)
         segment = self._segment(name)
@@ -194,8 +193,8 @@ class Cache:
                 _writers.append(writer)
 
     def save(self) -> None:
-        """Write new data. If `_SMALL` segments or more hold little valid data, merge them. If the
-        files are local and have fewer than `_WORTH` new values, do nothing."""
+        """Write new data. If at least `_SMALL` segments are less than half full of valid data,
+        merge these. If the files are local and have fewer than `_WORTH` new values, do nothing."""
         if self._new_numbers < self._least:
             return
         live = dict.fromkeys(self._segments.values(), 0)
@@ -224,7 +223,7 @@ def _remove(paths: Iterable[str]) -> None:
 def _write(
     folder: Folder, name: str, files: dict[str, tuple[Any, Columns]], instead_of: Sequence[str]
 ) -> None:
-    """Write files as a segment whose name begins with `name`."""
+    """Write the columns of `files` as a segment whose name begins with `name`."""
     with suppress(OSError, ValueError, MemoryError, RecursionError):
         data = _encoded(files)
         length = int.from_bytes(data[-8:-4], "little")
@@ -233,7 +232,7 @@ def _write(
 
 
 def _encoded(files: dict[str, tuple[Any, Columns]]) -> memoryview:
-    """Encode files as the bytes of a segment."""
+    """Encode the columns of `files` as the bytes of a segment."""
     whole = join([columns for _, columns in files.values()])
     shapes: dict[tuple[str, ...], int] = {}
     members: dict[str, list[Any]] = {}

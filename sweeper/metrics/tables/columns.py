@@ -52,8 +52,8 @@ def absent(rows: int) -> Floats:
 
 @dataclass(frozen=True)
 class Columns:
-    """The rows of one file, or of one run. `values` maps each key to its numbers, in order of the
-    keys' first appearance. `odd` holds other values: strings, booleans, nulls, lists, objects,
+    """The rows of one file or run. `values` maps each key, in order of first appearance, to one
+    number per row. `odd` maps keys to other values: strings, booleans, nulls, lists, objects and
     integers beyond 2**53. `malformed` and `torn` count lines as in `metrics.rows.Parsed`."""
 
     rows: int = 0
@@ -94,8 +94,8 @@ class Columns:
     def where(
         self, rows: NDArray[np.bool_] | slice, keys: Iterable[str] | None = None
     ) -> "Columns":
-        """Return the rows of a slice, or the rows for which a mask is true, with these keys (None
-        for all). A key that no row has becomes a column without numbers."""
+        """Return the rows in a slice, or the rows for which a mask is true, with only the columns
+        `keys` (None: all). A key that no row has becomes a column without numbers."""
         if isinstance(rows, slice):
             numbers = range(self.rows)[rows]
         elif rows.all():
@@ -114,7 +114,7 @@ class Columns:
         return replace(self, rows=len(numbers), values=values, odd=_filled(odd))
 
     def chosen(self, keys: Iterable[str] | None) -> "Columns":
-        """Return all rows, with only these keys (None for all)."""
+        """Return all rows with only the columns `keys` (None: all columns)."""
         if keys is None:
             return self
         values = {key: self.column(key) for key in keys}
@@ -180,7 +180,7 @@ def parse_columns(
 ) -> Columns:
     """Return the rows in `data`, which has lines of JSON. If `keys` is not None, return exactly
     these columns, even if they have no numbers. `hint` has keys that later rows may have in
-    addition to the first row's keys; a complete hint makes parsing faster."""
+    addition to the first row's keys. Parsing is faster if it includes every such key."""
     columns = _numbers_of(data, keys, hint)
     if columns is None:
         parts: list[Columns] = []
@@ -205,7 +205,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _numbers_of(data: bytes, keys: Sequence[str] | None, hint: Iterable[str]) -> Columns | None:
-    """Return the rows, or None if the fast decoder cannot parse all of them exactly."""
+    """Parse rows with the fast decoder. Return None if it fails or may change a value."""
     names = (*dict.fromkeys((*_first_keys(data), *hint)),) if keys is None else (*keys,)
     if not names or len(names) > _WIDEST or any(map(_AWKWARD.search, names)):
         return None
@@ -334,8 +334,8 @@ def last_number(data: bytes, key: str) -> Point | None:
 
 
 def _lacks(after: Sequence[Row], before: Sequence[Row], key: str) -> bool:
-    """Return whether numbers of `key` are missing in the rows `after` its last number (see
-    `are_missing`). `before` has the rows before its last number, the nearest row first."""
+    """Return whether numbers of `key` are missing (see `are_missing`) in the rows `after` the last
+    row with a number. `before` has the rows before that row, the nearest row first."""
     numbered = [as_number(row.get(key)) is not None for row in before]
     gap = numbered.index(True) if any(numbered) else len(numbered)
     return are_missing(len(after), gap, named=any(key in row for row in after))

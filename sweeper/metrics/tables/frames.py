@@ -40,7 +40,7 @@ def _keys(parts: Sequence[Part], first: Sequence[str]) -> list[str]:
 
 
 def _stacked(parts: Sequence[Part], keys: Sequence[str]) -> Floats:
-    """Return one column per key, with the runs' values one after the other."""
+    """Return an array with one row per key: the values of all parts, one part after the other."""
     shape = len(keys), sum(part.columns.rows for part in parts)
     # numpy would use large pages, and the kernel may need 0.5 s to make room for them.
     pages = mmap.mmap(-1, max(1, 8 * math.prod(shape)), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -63,8 +63,8 @@ def numbers_frame(
     whole: Sequence[str] = (),
     common: Sequence[str] = RUN_KEY,
 ) -> "pandas.DataFrame":
-    """Return a DataFrame. Its columns are a categorical column for each name in `common`, then the
-    keys `first`, then the other keys in order of appearance.
+    """Return all rows as a DataFrame. It has a categorical column for each name in `common`, then a
+    column for each key: the keys `first`, then the other keys in order of appearance.
 
     If a key has values that floats cannot hold exactly, such as strings, its column has Python
     objects, with None for missing values. Otherwise the column is int64 if the key is in `whole`
@@ -105,8 +105,8 @@ def _index(names: Sequence[str]) -> "pandas.Index[str]":
 
 
 def _made(make: Callable[..., T], values: Sequence[object]) -> T:
-    """Call `make` with the values. Use the type `object` if a string has a lone surrogate, which
-    pandas' string type rejects."""
+    """Call `make` with the values. If a string has a lone surrogate, which pandas' string type
+    rejects, call `make` with `dtype=object`."""
     try:
         return make(values)
     except UnicodeEncodeError:
@@ -173,8 +173,8 @@ def _pyarrow() -> ModuleType:
 
 
 def _apart(names: Sequence[str]) -> list[str]:
-    """Return names that SQL distinguishes: append a number to each name that repeats an earlier
-    name. SQL ignores case."""
+    """Make names distinct for SQL, which ignores case: append a number to each name that repeats an
+    earlier name."""
     seen: set[str] = set()
     different: list[str] = []
     for name in names:

@@ -14,9 +14,9 @@ from sweeper.sweep.labels import plural
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
     """Merge the attempts of a run, oldest first, into one history: one row per step in ascending
-    order, then the rows without a step (ABSENT). An attempt replaces the rows of earlier attempts
-    from the attempt's lowest step on. Rows without a step are kept from one attempt only: the
-    latest attempt with such rows. Steps become floats."""
+    order, then the rows without a step (ABSENT). If the lowest step of an attempt is 10, rows of
+    earlier attempts from step 10 on are dropped. Rows without a step are kept from one attempt
+    only: the latest attempt with such rows. Steps become floats."""
     used = [attempt for attempt in attempts if attempt.rows]
     malformed = sum(attempt.malformed for attempt in attempts)
     torn = sum(attempt.torn for attempt in attempts)
@@ -47,8 +47,8 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
 
 
 def odd_steps(attempts: Sequence[Columns]) -> list[str]:
-    """Return notes on steps that go back or are not numbers, in the attempts' files (oldest first).
-    Steps may go back once after the rows that a resumed attempt copied from an earlier attempt."""
+    """Return warnings about decreasing steps, and about steps that are not numbers. `attempts` are
+    oldest first. A decrease right after the rows that a resumed attempt copied gives no warning."""
     if len(attempts) == 1 and _is_plain(attempts[0]):
         return []
     notes: list[str] = []
@@ -86,7 +86,7 @@ def _alike(steps: Floats, others: Floats) -> int:
 
 
 def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, float]]:
-    """Return a pair (previous step, step) for each row from `start` on in which steps go back.
+    """Return (previous step, step) for each row from `start` on whose step is below the previous.
 
     Only rows that have a key in common are compared, because an evaluation may log a step after
     the training has logged later steps.
@@ -139,7 +139,7 @@ def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
 
 
 def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
-    """Return the rows without a step that are kept, as indices over the rows of all attempts."""
+    """Return the rows without a step of the latest attempt with such rows, as indices over all."""
     end = sum(map(len, steps))
     for attempt in reversed(steps):
         end -= len(attempt)

@@ -29,8 +29,8 @@ _PROCESSES = 4
 class _CachedState(NamedTuple):
     """The state of a file when its columns were cached. If `fleeting` is True, the file had just
     changed, and its next change may leave the stamp unchanged. The first `rows` rows, which end at
-    byte `offset`, need not be parsed again. `checksum` covers the bytes before `offset`; None if
-    they need no comparison. `pieces` is as in `Source`."""
+    byte `offset`, need not be parsed again. `checksum` is that of the bytes before `offset`; None
+    if these bytes need not be compared later. `pieces` is as in `Source`."""
 
     stamp: Stamp
     fleeting: bool
@@ -53,7 +53,7 @@ class Reader:
 
     def fill(self, wanted: Iterable[tuple[Files, str]], share: int = _SHARE) -> None:
         """Start processes that read and cache the later files in `wanted`, while this process reads
-        the first files. One process is worthwhile per `share` bytes of uncached local files.
+        the first files. There is at most one process per `share` bytes of uncached local files.
         `columns` waits for the process that reads the requested file. A file that is not cached
         after this wait is read in this process."""
         sizes: list[tuple[Files, str, int]] = []
@@ -93,8 +93,8 @@ class Reader:
             )
 
     def columns(self, files: Files, path: str, keys: Sequence[str] | None = None) -> Columns | None:
-        """Return the rows of the file at `path`, with these keys and `step` (None for all keys);
-        None if the file does not exist. Raises `StoreError`."""
+        """Return the columns `keys` and `step` of the file at `path`; all columns if `keys` is
+        None. Return None if the file does not exist. Raises `StoreError`."""
         wanted = None if keys is None else list(dict.fromkeys(("step", *keys)))
         filler = self._fillers.pop(path, None)
         if filler is not None and filler.returncode is None:

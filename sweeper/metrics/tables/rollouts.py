@@ -48,9 +48,9 @@ _TEXTS = LABELS[0]
 
 
 class Summaries(NamedTuple):
-    """Summaries of rollouts. `texts` has the distinct combinations of values of the columns
-    `LABELS`; the column `_TEXTS` has the index in `texts` for each row. `rows` and `malformed`
-    count the rows and the unreadable lines of each file."""
+    """Summaries of rollouts. `texts` has each distinct tuple of values of the columns `LABELS`. The
+    column `_TEXTS` has, for each row, the index of its tuple in `texts`. For each file, `rows` has
+    the number of rows, and `malformed` the number of unreadable lines."""
 
     columns: Columns
     texts: list[tuple[str, ...]]
@@ -59,8 +59,8 @@ class Summaries(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The place of a run's rollouts: files of the store, the run's folders (one per attempt, oldest
-    first), and an optional cache."""
+    """What is needed to read a run's rollouts: the store's files, the run's folders (one per
+    attempt, oldest first), and the cache (None: no cache)."""
 
     files: Files
     folders: Sequence[str]
@@ -68,8 +68,8 @@ class Recorded(NamedTuple):
 
 
 def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summaries:
-    """Read all summaries of a run, with these columns (None for all). Cached rows are used if the
-    cached files are unchanged and are still the run's first files. Raises `StoreError`."""
+    """Read the columns `keys` (None: all) of all summaries of a run. Cached rows are used if their
+    files are unchanged and no other file of the run precedes them now. Raises `StoreError`."""
     files, folders, cache = recorded
     if not folders:  # the run has not started
         return join_summaries([])
@@ -101,8 +101,8 @@ def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summ
 def _read_files(
     files: Sequence[tuple[SummaryFile, Source]], folder: Folder | None
 ) -> tuple[Summaries, int]:
-    """Read files. Also return how many files, from the first on, can be cached. A file that has
-    just changed cannot be cached, because its next change could stay unnoticed."""
+    """Read files. Also return how many files at the beginning of `files` can be cached. A file that
+    has just changed cannot be cached, because its next change may leave its stamp unchanged."""
     batch: list[tuple[SummaryFile, bytes]] = []
     parts: list[Summaries] = []
     steady: list[bool] = []
@@ -125,8 +125,8 @@ def _read_files(
 
 
 def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None) -> Summaries:
-    """Join summaries one after the other, with these columns and `_TEXTS` (None for all). The
-    indices in `_TEXTS` are adjusted to the joined texts."""
+    """Join summaries one after the other. If `keys` is not None, return only these columns and
+    `_TEXTS`. The indices in `_TEXTS` are adjusted to the joined texts."""
     numbered: dict[tuple[str, ...], int] = {}
     joined: list[Columns] = []
     for part in parts:
@@ -164,7 +164,7 @@ def read_summaries(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries:
 def _labelled(
     columns: Columns, texts: Sequence[tuple[str, ...]], rows: list[int], malformed: list[int]
 ) -> Summaries:
-    """Add the column `_TEXTS`, with the index of each row's texts."""
+    """Add the column `_TEXTS`. `texts` has each row's values of the columns `LABELS`."""
     numbered: dict[tuple[str, ...], int] = {}
     codes = np.array([numbered.setdefault(text, len(numbered)) for text in texts], np.float64)
     values = {**columns.values, _TEXTS: codes}
@@ -254,7 +254,8 @@ def _by_key(rows: Sequence[dict[str, float]]) -> Iterator[tuple[str, Floats]]:
 def _added(
     numbers: Floats, record_of: NDArray[np.intp], size: int
 ) -> tuple[Floats, NDArray[np.intp]]:
-    """Return the sum and the count of each record's numbers."""
+    """Return two arrays: the sum and the count of each record's numbers. `record_of` has the index
+    of the record for each number."""
     mask = present(numbers)
     records = record_of[mask]
     # Without records, `bincount` returns integers.
