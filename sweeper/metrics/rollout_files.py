@@ -59,7 +59,7 @@ def summary_files(files: Files, folders: Sequence[str]) -> list[SummaryFile]:
 
 
 def _names(files: Files, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield (subfolder's name, file's name) for each file in an iteration's subfolder."""
+    """Yield (subfolder's name, file's name) for each file in a subfolder of `folder`."""
     top = files.store.local_path(folder)
     if top is None:
         for inner in files.below(folder):
