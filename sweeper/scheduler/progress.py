@@ -48,7 +48,7 @@ class Summary(NamedTuple):
     time, if that differs from the plan's `max_parallel`, and `limit_by` the reason, a key of
     `labels.LOWERED`. `alarms` are messages for users. `again` counts, by their last state, the runs
     that have run before and will be started again. `waits` are messages about stages or the race,
-    such as runs that wait in vain (see `Stages`). `ends` says why the scheduler ends before the
+    for example that runs wait in vain (see `Stages`). `ends` says why the scheduler ends before the
     sweep is over. `to_come` counts the runs that stages or the race will create later.
     """
 
@@ -95,8 +95,8 @@ def exit_code(summary: Summary) -> int:
 
 
 def printer(stream: TextIO) -> Callable[[Summary], None]:
-    """Return a function that prints a line for a summary. The function prints each alarm, and
-    each reason for a hold or a wait, only once."""
+    """Return a function that prints a line for a summary. The function prints each alarm, and each
+    reason why runs wait or none is started, only once."""
     printed: set[str] = set()
 
     def tell(summary: Summary) -> None:
@@ -177,9 +177,9 @@ class Publisher:
         self._published: dict[str, object] | None = None
 
     def publish(self, observations: Observations) -> None:
-        """Write observations, if they have changed: runs whose worker is silent or waits, a backend
-        that does not answer, the reason why no runs are started. Also write the launcher's process
-        id, and whether it starts runs."""
+        """Write the observations (such as silent workers, or a backend that does not answer), if
+        they have changed. Also write the launcher's process id, and whether the launcher starts
+        runs."""
         observed = {run: seen.document() for run, seen in observations.observed.items()}
         usage = None if observations.usage is None else observations.usage.document()
         fields: dict[str, object] = {

@@ -94,8 +94,8 @@ Pinned = Literal["kept", "gone", "unknown"]
 
 
 class Pins:
-    """The checkpoints that the service was asked to keep. `service` is its name, and `env_file` has
-    the environment of the launch. A service that could not be called is not tried again."""
+    """The checkpoints that the service `service` was asked to keep. `env_file` has the environment
+    of the launch. A service that could not be called is not called again."""
 
     def __init__(self, service: str, env_file: str | None) -> None:
         self._name, self._env_file = service, env_file
@@ -132,7 +132,7 @@ _PATHS = {"checkpoint.state": "state_path", "checkpoint.sampler": "sampler_path"
 
 
 class Missing(StoreError):
-    """The error that a run takes a value from an ancestor that does not have it. The message names
+    """The error that a run takes a value from an ancestor that lacks this value. The message names
     the value."""
 
 

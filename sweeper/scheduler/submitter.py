@@ -108,7 +108,7 @@ class JobBuilder:
         return _bare(self.capabilities[place], self._folder.store, self._plan.carried)
 
     def spec(self, run: Run, attempt: int, place: str) -> JobSpec:
-        """Return the job of an attempt in the form that the backend of its place gets."""
+        """Return the description of an attempt's job that the backend `place` gets."""
         launch, job = self._plan.launch_of(run.stage), token(run.id, attempt)
         carried = self._plan.carried if launch.requirements is not None else None
         return JobSpec(
@@ -155,9 +155,9 @@ class Submitter:
         self._described: dict[Attempt, bytes] = {}  # attempts whose jobs are certainly recorded
 
     def open(self, places: Mapping[Attempt, str]) -> dict[str, str]:
-        """Record the description of each attempt, and then the intent to submit it to its place.
-        Return run -> place. If another launcher has already recorded an intent, return the place in
-        that intent. Leave out runs whose intent is damaged."""
+        """Record the description of each attempt, and then the intent to submit the attempt to its
+        place. Return a dict from run to place; if another launcher has already recorded an intent,
+        with the place in that intent. Leave out runs whose intent is damaged."""
         self._write({key: self._job(*key, place) for key, place in places.items()})
         launch = self._launch()
         intents = {key: {"place": place} | launch for key, place in places.items()}

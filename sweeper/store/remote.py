@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class _Listed(TypedDict, total=False):
-    """A file or folder in a listing by fsspec. Only `_stamp` reads its other fields."""
+    """A file or folder in a listing by fsspec. Only `_stamp` reads fields not declared here."""
 
     name: Required[str]
     type: str
@@ -32,9 +32,9 @@ class _Listed(TypedDict, total=False):
 
 
 class _Kind(NamedTuple):
-    """A filesystem of fsspec that can create files exclusively. `package` is its Python package,
-    and `options` are its arguments. With the arguments `whole`, a read takes one request instead of
-    two. `prefixed`: its `find` can list the keys with a prefix in one request."""
+    """A filesystem of fsspec that can create files exclusively. `options` are arguments of the
+    filesystem. With the arguments `whole`, reading a file takes one request instead of two.
+    `prefixed`: the filesystem's `find` can list the keys with a prefix in one request."""
 
     package: str
     options: dict[str, object]
@@ -384,8 +384,8 @@ def _code(error: BaseException) -> str:
 
 
 def _is_taken(error: Exception) -> bool:
-    """Return whether a create failed because the file exists. For Ceph and Google, the code of the
-    error says so, not the error's class."""
+    """Return whether a file was not created because it exists. Ceph and Google report this by the
+    error's code, other stores by the error's class."""
     return isinstance(error, FileExistsError) or _code(error) in ("PreconditionFailed", "412")
 
 

@@ -157,7 +157,7 @@ class SharedStore:
         self, method: str, *arguments: object, data: bytes = b"", again: bool = True
     ) -> tuple[Any, bytes]:
         """Send a request to the shared process, or to the store if there is no such process. Return
-        the answer. `again`: the request may be executed twice."""
+        the answer. With `again`, a request without an answer is sent a second time."""
         for _ in range(2):  # The second time, a new process is started.
             if self._direct is not None:
                 break

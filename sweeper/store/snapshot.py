@@ -48,7 +48,7 @@ class Contents(Protocol):
         ...
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
-        """Cache the listing of the sweep `top`. The caller must make the listing `gate` first."""
+        """Cache the listing of the sweep `top`. `gate` must have been listed before `listing`."""
         ...
 
 
