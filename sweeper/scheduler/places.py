@@ -183,8 +183,7 @@ class Places:
 
     def room(self, unsubmitted: Collection[str]) -> dict[str, int]:
         """Return how many more jobs each place may get. `unsubmitted` are the runs whose newest
-        recorded attempt has no job. A place that refused the last job gets at most one, as a
-        test."""
+        recorded attempt has no job. A place that refused the last job may get at most one."""
         opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
         everywhere = len(self._run_table.runs)
         if not self.several:

@@ -178,13 +178,12 @@ class Stages:
 
     @property
     def to_come(self) -> int:
-        """The largest number of runs that later choices may create, without runs that wait in
-        vain."""
+        """The largest number of runs that stages that do not wait in vain may still create."""
         return sum(self._plan.unknown[name] for name, w in self._stages.items() if not w.vain)
 
     @property
     def held_back(self) -> int:
-        """The number of runs that wait in vain, including runs that no choice has created yet."""
+        """The number of runs that wait in vain, including runs that a stage has not created yet."""
         unknown = sum(self._plan.unknown[name] for name, w in self._stages.items() if w.vain)
         return unknown + sum(wait.vain for wait in self._runs.values())
 
