@@ -51,8 +51,8 @@ def make(
     folder: SweepFolder, cwd: str, file: str | None = None, *, secrets: Collection[str] = ()
 ) -> CodeCopy:
     """Copy the checkout that contains `cwd` into the store. If `cwd` is in no checkout, copy the
-    checkout that contains the recipe's `file`. Files that contain one of the `secrets` are not
-    copied. Raises `StoreError`."""
+    checkout that contains the recipe's `file`. Files that contain one of the values `secrets` are
+    not copied. Raises `StoreError`."""
     root = checkout_of(cwd, os.path.dirname(file) if file else None)
     if root is None:
         return CodeCopy(None, "not in a git checkout", in_checkout=False)

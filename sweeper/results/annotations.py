@@ -35,8 +35,8 @@ class Subject(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """Changes to the marks of a sweep or run. `text` is a new note. `star` sets (True) or removes
-    (False) the star. If `text` or `star` is None, the note or the star stays."""
+    """Changes to the marks of a sweep or run. `text` is a note to add (None: no new note). `star`
+    sets (True), removes (False) or keeps (None) the star."""
 
     text: str | None = None
     tag: Sequence[str] = ()

@@ -82,7 +82,7 @@ def center(values: Sequence[float]) -> float:
 
 
 def on_scale(values: Sequence[float], scale: Scale) -> list[float]:
-    """Return the values, or their logarithms."""
+    """Return the values on the linear scale, or their logarithms on the log scale."""
     return [math.log(value) for value in values] if scale == "log" else list(values)
 
 

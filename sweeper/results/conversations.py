@@ -113,9 +113,9 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
 
 
 def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
-    """Divide a group by sections with numbered headings ("Completion 2"). Messages before the first
-    numbered section belong to every trajectory. Return None if no kind of heading has exactly the
-    numbers from 0 to `size` - 1."""
+    """Return the messages of each of a group's `size` trajectories, from the sections with numbered
+    headings ("Completion 2"). Messages before the first such section belong to every trajectory.
+    Return None if no kind of heading has exactly the numbers from 0 to `size` - 1."""
     families: dict[str, dict[int, dict[str, object]]] = {}
     for section in _all_sections(group):
         matched = _NUMBERED.match(_heading(section))

@@ -31,9 +31,9 @@ _NUMBERS = re.compile(r"(\d+)")
 
 
 class ItemFile(NamedTuple):
-    """A file with answers. `kind` is "items", "store" or "summaries". `task` is the task named in
-    the path, or "". `order` is a sort key that puts later evaluations last, if the paths show this
-    order. `note` is the path of the evaluation's `metadata.json`, or ""."""
+    """A file with a model's answers. `kind` is its format: "items", "store" (EvalStore) or
+    "summaries" (of rollouts). `task` is the task named in the path, or "". `order` is a key that
+    sorts files by the numbers in their paths. `note` is the path of `metadata.json`, or ""."""
 
     kind: str
     task: str
@@ -98,8 +98,8 @@ def _natural(path: str) -> tuple[object, ...]:
 def read_items(
     run: RecordedRun, files: Sequence[ItemFile], limit: int = LIMIT
 ) -> tuple[list[Answered], list[str]]:
-    """Read a run's last answers to each task. Also return the paths of files above `limit`
-    bytes."""
+    """Read a run's last answers to each task. Skip files above `limit` bytes, and return their
+    paths too."""
     read, large = read_answers(run, files, limit)
     answers_by_task: dict[str, Answered] = {}
     for file, answers in read:
@@ -118,8 +118,8 @@ def files_of(run: RecordedRun) -> dict[str, int]:
 def read_answers(
     run: RecordedRun, files: Sequence[ItemFile], limit: int = LIMIT
 ) -> tuple[list[tuple[ItemFile, list["Answer"]]], list[str]]:
-    """Read the answers of a run's last evaluations, and return them with their file. Also return
-    the paths of files above `limit` bytes."""
+    """Return (file, answers) for each file of a run's last evaluations. Skip files above `limit`
+    bytes, and return their paths too."""
     answers: list[tuple[ItemFile, list[Answer]]] = []
     large: list[str] = []
     for file in _latest(run, files):

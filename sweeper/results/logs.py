@@ -27,9 +27,8 @@ class Line(NamedTuple):
 
 
 def files_of(run: RecordedRun) -> tuple[str, str]:
-    """Return the root, and the path below the root of the folder with the attempts ("" for a run
-    outside sweeps). All runs of a sweep share this folder, so callers can list it once for all
-    runs."""
+    """Return the run's root, and the relative path of the folder of attempts ("" for a run outside
+    sweeps). The runs of a sweep have the same folder, so callers can list it once for all runs."""
     return run.root, f"{run.sweep}/attempts" if isinstance(run, SweepRun) else ""
 
 

@@ -22,9 +22,8 @@ class Marked(NamedTuple):
         return self.runs.get(run, NO_MARKS)
 
     def notes(self, names: Mapping[str, str]) -> list[tuple[str | None, Mark]]:
-        """Return all notes, oldest first, as (run, note). The run is None for a note of the sweep.
-        Otherwise it is the name that `names` has for the run's id, or the id if there is no
-        name."""
+        """Return all notes, oldest first, as (run, note). The run is None for a note of the sweep,
+        else the run's name. `names` maps ids of runs to names. Without a name, the id is used."""
         of_sweep = [(None, note) for note in self.sweep.notes]
         others = [
             (names.get(run, run), note) for run, marks in self.runs.items() for note in marks.notes

@@ -60,9 +60,9 @@ class Follower:
                 place.follow_anew()
 
     def poll(self) -> list[News]:
-        """Return the rows recorded since the last call; at the first call, since this object was
-        made. Unreadable files are tried again at the next call. If files were unreadable and there
-        are no new rows, raise the first `StoreError` or `OSError`."""
+        """Return the rows recorded since the last call. The first call returns the rows recorded
+        since `__init__`. Unreadable files are tried again at the next call. If files were
+        unreadable and there are no new rows, raise the first `StoreError` or `OSError`."""
         news: list[News] = []
         trouble: StoreError | OSError | None = None
         for place, files in self._each():

@@ -116,8 +116,8 @@ class Executed:
 
 class Difference:
     """A way in which runs differ. `kind` is code, python, SDK, packages, service, variables or
-    data. `what` names the differing files, packages or variables, if known. `groups` has the label
-    and the runs of each variant."""
+    data. `what` names the differing files, packages or variables, if known. `groups` has (label,
+    runs) for each group of runs that are equal in this respect."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Difference:
         return f"{self.kind} ({named})" if named else self.kind
 
     def label(self, run: HasOrigin) -> str | None:
-        """Return the label of a run's variant; None if unknown."""
+        """Return the label of a run's group; None if unknown."""
         return self._labels.get(id(run))
 
     @functools.cached_property
@@ -143,7 +143,7 @@ class Difference:
 
 
 class Launches:
-    """The launches of a sweep. `of` returns the same object for equal launches and programs."""
+    """The launches of a sweep. `of` returns the same object for the same launch and program."""
 
     def __init__(self, folder: SweepFolder, plan: Plan) -> None:
         self._folder = folder
@@ -218,8 +218,8 @@ def _difference(kind: str, runs: Sequence[tuple[HasOrigin, Origin]]) -> Iterator
 
 
 def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
-    """Return a value that is equal for runs without this kind of difference; None if unknown.
-    `whole` means that the programs of all runs are known."""
+    """Return a value to compare: runs with different values differ in this `kind`. Return None if
+    the value is unknown. `whole` means that the programs of all runs are known."""
     if kind == "code":
         return (origin.program if whole else None) or _text(origin.get("code")) or origin.commit
     if kind == "packages":
@@ -239,7 +239,7 @@ def _sorted(value: object) -> object:
 
 
 def _what(kind: str, origins: Sequence[Origin]) -> list[str]:
-    """Return the names of the files, packages or variables that differ between variants."""
+    """Return the names of the files, packages or variables that differ between `origins`."""
     tables: list[Mapping[str, object]]
     if kind == "code":
         tables = [origin.files() for origin in origins]

@@ -44,9 +44,9 @@ def level(seeds: int, most: int) -> float:
 
 
 def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) -> list[str] | None:
-    """Return the cells that may still be the best, best first. A single cell has won. `cells` maps
-    names to finite values of runs; with `sign` 1, smaller is better. Return None if the noise is
-    unknown, because no cell has two different values.
+    """Return the cells that may still be the best, best first. If one cell is returned, it has won.
+    `cells` maps names to finite values of runs; with `sign` 1, smaller is better. Return None if
+    the noise is unknown, because no cell has two different values.
 
     The best cell wins if it leads every other cell in a two-sided test at `level`. Otherwise,
     remove the cells that are behind the best in a test that allows for the number of cells. These
@@ -147,8 +147,8 @@ def _differ(means: Sequence[_Mean], shared: float, df: int) -> bool:
 
 
 def _chance(best: _Mean, other: _Mean) -> float:
-    """Return the two-sided p value of the difference of two means: Student's if the cells share
-    their noise, else Welch's."""
+    """Return the two-sided p value of the difference of two means, from Student's t test if the
+    cells share their variance, else from Welch's."""
     a, b = best.variance / best.n, other.variance / other.n
     if other.value == best.value:
         return 1.0

@@ -82,7 +82,7 @@ class Registry(Catalog):
         ]
 
     def sweeps(self, sweep: str | None = None) -> "pandas.DataFrame":
-        """Return the sweeps as a DataFrame, with a column for the number of runs in each state."""
+        """Return one row per sweep. Each state has a column with the number of runs in it."""
         import pandas
 
         self._warn_of_missing_roots()
@@ -105,8 +105,8 @@ class Registry(Catalog):
         *,
         values: bool = True,
     ) -> "list[RunRecord]":
-        """Return one dict per run; see `RecordedRun.record`. Runs of a sweep have the order of its
-        plan.
+        """Return one dict per run; see `RecordedRun.record`. The runs of a sweep are sorted as in
+        its plan.
 
         `sweep` is a name or a glob, `state` one state or several, `where` a condition such as
         `learning_rate < 1e-3 and seed = 0` (see `results.where`). Retired runs that have ended are
@@ -165,9 +165,9 @@ class Registry(Catalog):
         `runs` is a DataFrame of `runs()`, a reference (see `run`), several references, or None for
         all runs except those of archived sweeps. With `keys`, the result has only these metrics, in
         this order, and only rows with a value of one of them. A key called `run`, `sweep` or `root`
-        becomes `metric.<key>`. Numbers are float64. Steps are int64 if all are integers, and NaN in
-        rows without a step. If a key has a value such as a string, a boolean or an integer beyond
-        2**53, its column has objects.
+        becomes `metric.<key>`. Numbers are float64. Steps are int64 if each row has an integer,
+        else float64 (NaN: no step). If a key has a value such as a string, a boolean or an integer
+        beyond 2**53, its column has objects.
         """
         from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.results.metrics_reader import metric_column
