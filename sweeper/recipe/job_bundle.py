@@ -36,7 +36,7 @@ recipe."""
 
 def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
     """Upload sweeper's source for jobs on machines that have only Python. Return None if the plan
-    has no such jobs. Raises `UsageError` for a requirements file that is wrong or is not in the
+    has no such jobs. Raises `UsageError` for a requirements file that has mistakes or is not in the
     copy of the code."""
     paths = dict.fromkeys(filter(None, (part.launch.requirements for part in plan.parts)))
     if not paths:

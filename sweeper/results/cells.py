@@ -106,5 +106,5 @@ def exp(value: float) -> float:
 
 
 def comparable(values: Sequence[float]) -> bool:
-    """Return whether the values of a cell are not all equal. If they are, its noise is unknown."""
+    """Return whether a cell has at least two different values. Otherwise its noise is unknown."""
     return len(values) > 1 and min(values) != max(values)

@@ -171,8 +171,8 @@ def _student(t: float, df: float) -> float:
 
 def _doubt(means: Mapping[str, _Mean], best: str, other: str) -> float:
     """Return the p value of the best cell's lead over `other`, with the best cell's own variance in
-    place of the shared one, since a noisy cell leads more often by chance. Return 0 if the cells do
-    not share their variance, or if that of the best is at most `_NOISIER` times the others'."""
+    place of the shared one, since a noisy cell leads more often by chance. Return 0 if no variance
+    is shared, or if the best cell's own variance is at most `_NOISIER` times the others'."""
     mean = means[best]
     if mean.cell_variance is None or mean.n < 2:
         return 0.0
