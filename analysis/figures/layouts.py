@@ -30,10 +30,10 @@ _POWERS = 10.0 ** np.arange(309)
 
 
 class Panel(NamedTuple):
-    """A figure, its `section` of the report, its unique `name`, and a description for readers who
+    """A figure in a `section` of the report, with a unique `name`. `description` is for readers who
     cannot see it. Each trace of the figure has a dict `meta`: `role` is the kind of trace, such as
-    "mean" or "band"; `cell` is the position of the trace's cell in the ranking, or -1; `tone` is an
-    index into `PALETTE`, or -1 for grey."""
+    "mean" or "band"; `cell` is the position of the trace's cell in the ranking (-1: not a single
+    cell); `tone` is an index into `PALETTE`, or -1 for grey."""
 
     section: Section
     name: str
@@ -68,8 +68,8 @@ _TEXTS, _SIGNS = 18, 16
 
 
 def categories(figure_layout: dict[str, Any], texts: Sequence[str]) -> None:
-    """Label an axis of strings. Long labels are cut in the middle. If there are many labels, only
-    some are shown. The figure becomes taller if plotly has to rotate the labels."""
+    """Set the labels of an x axis of strings. Long labels are cut in the middle. If there are many
+    labels, only some are shown. The figure becomes taller if plotly has to rotate the labels."""
     stride = -(-len(texts) // _TEXTS)
     marked = list(texts)[::stride]
     short = [_shortened(html.unescape(text)) for text in marked]
@@ -96,7 +96,7 @@ def integers(values: Floats) -> list[float | None]:
 def layout(
     x_title: str, *, low: float = 0.0, high: float = 0.0, height: int = 420, y_title: str = ""
 ) -> dict[str, Any]:
-    """Return the layout of all figures. The y axis is logarithmic if `is_wide(low, high)`."""
+    """Return the layout of a figure. The y axis is logarithmic if `is_wide(low, high)`."""
     axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
     y: dict[str, Any] = {**axis, "type": "linear"}
     y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 should not appear as 2n
@@ -181,12 +181,12 @@ def tones(ranking: Ranking) -> dict[str, int]:
 
 
 def row_tones(ranking: Ranking) -> dict[str, int]:
-    """Return the tones of cells in tables, where the tone of grey cells is `COLOURED`."""
+    """Return the tones of cells for tables, where grey has the tone `COLOURED` instead of -1."""
     return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
 
 
 def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
-    """Return a dict from cell to the `name` and the `tone` of its row in a table."""
+    """Return a dict from cell to a dict with the `name` and the `tone` of its table row."""
     colours = row_tones(ranking)
     return {
         cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells

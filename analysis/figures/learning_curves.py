@@ -66,9 +66,10 @@ def curves(
     """Draw `key` by step: a thin line for each run, and a strong line for the mean of each cell
     with several runs, with a band from the lowest to the highest value. The mean is over the runs
     that count (over all runs if none counts), at the steps that all these runs recorded. The curve
-    of a diverged run ends in a cross. `main` figures can also be drawn by tokens or time; other
-    figures of more than `_MANY` runs show only means. With `even`, the y axis is linear at first:
-    on a log axis, noise near 0 would fill the figure. None if no run recorded `key`."""
+    of a diverged run ends in a cross. With `main`, the x axis can also show tokens or time. Without
+    `main`, cells with a mean show no single runs if there are more than `_MANY` runs. With `even`,
+    the y axis is linear at first: noise near 0 would fill a log axis. None if no run recorded
+    `key`."""
     traces: list[dict[str, Any]] = []
     colours = tones(ranking)
     drawn = sum(key in run.curves for cell in ranking.cells for run in cell.runs)
@@ -140,7 +141,7 @@ class _Pen:
         return traces
 
     def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
-        """Return one trace for all grey cells, with the mean curve of each cell, and then crosses
+        """Return the traces of all grey cells: one with the mean curves of all cells, then crosses
         for diverged runs. Empty if no cell has a curve."""
         parts = [(i, cell, line) for i, cell in cells if (line := self._typical(cell)) is not None]
         if not parts:
@@ -234,8 +235,8 @@ class _Pen:
         strong: bool,
         dotted: bool,
     ) -> list[dict[str, Any]]:
-        """Return the lines of the runs as a single trace, because a trace costs much more than
-        additional points."""
+        """Return at most one trace, for all runs, because a trace costs much more than additional
+        points."""
         series = [run.curves[self.key] for run in runs]
         thinned = zip(runs, _thinned(series, self.points), strict=True)
         shown = [(run, at) for run, at in thinned if len(at)]
@@ -306,8 +307,8 @@ def _joined(parts: Sequence[Floats]) -> Floats:
 
 
 def _thinned(series: Sequence[Series], limit: int) -> list[Any]:
-    """Return the positions to draw of each series. Only short curves include the positions of
-    values that are not finite, which appear as gaps."""
+    """Return, for each series, the positions of the points to draw. A series short enough to be
+    drawn in full keeps its values that are not finite, which appear as gaps."""
     if len({len(points.values) for points in series}) == 1:
         table = np.stack([points.values for points in series])
         if np.isfinite(table).all():
@@ -370,7 +371,7 @@ def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[di
 
 
 def _reach(cells: Sequence[Cell], key: str) -> float:
-    """Return the distance from the first to the last step of all runs."""
+    """Return the distance from the lowest to the highest step in any run."""
     runs = [run for cell in cells for run in cell.runs if run.curves.get(key)]
     ends = [run.curves[key].steps[[0, -1]] for run in runs]
     return float(np.max(ends) - np.min(ends)) if ends else 0.0

@@ -128,8 +128,8 @@ def _draw(axes: Any, trace: Mapping[str, Any], xs: Sequence[float], ys: Sequence
 
 
 def _finish(axes: Any, name: str, options: Mapping[str, Any], places: Mapping[str, float]) -> None:
-    """Set the limits, the title and the ticks of an axis. `places` maps strings to their
-    positions."""
+    """Set the limits, the title and the ticks of an axis. For an axis of strings, `places` maps
+    each string to its position."""
     axis = axes.xaxis if name == "x" else axes.yaxis
     low, high = options.get("range", axis.get_view_interval())
     if options.get("rangemode") == "tozero" and options["type"] == "linear":

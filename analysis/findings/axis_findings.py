@@ -21,8 +21,8 @@ KINDS = (
 
 
 class AxesTold(NamedTuple):
-    """All results about axes: the mean of each value, the results of tests, and (for sweeps that
-    are not a full grid) the model of all axes."""
+    """All results about axes: the mean of the metric for each value, the results of tests, and (for
+    sweeps that are not a full grid) the model of all axes."""
 
     axes: Sequence[Axis]
     trends: Sequence[Trend]
@@ -52,8 +52,8 @@ def tell_axes(axes: AxesTold) -> Iterator[Finding]:
 
 
 def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
-    """Yield the findings about blocks: the best cell of each block, the test that shows that
-    blocks differ, and missing combinations."""
+    """Yield the findings about blocks (parts of the sweep that are judged separately): their number
+    and reason, and the combinations of settings that some blocks lack."""
     ends: dict[str, int] = {}
     for edge in (edge for block in blocks.blocks for edge in block.edges):
         ends[edge.axis] = ends.get(edge.axis, 0) + 1
@@ -82,8 +82,8 @@ def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
 
 
 def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
-    """Yield the findings of the model of all axes. The trends of axes in `trends` are left out,
-    because other findings state them."""
+    """Yield the findings of the model of all axes. For the axes in `trends`, the trend is left out,
+    because another finding states it."""
     modelled = [axis for axis in surface.axes if axis.certain]
     flat = [axis.key for axis in surface.axes if not axis.certain]
     where = f"within each {surface.within}" if surface.within else "between cells"

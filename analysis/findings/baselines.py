@@ -15,9 +15,9 @@ _NOTHING = "there is no comparison with a baseline"
 
 
 def with_baseline(data: SweepData, registry: Registry) -> SweepData:
-    """Mark the grid's baseline cell. If the baseline is another sweep, add the runs of its best
-    cell. If this is impossible, set `unmet` to the reason. Return `data` unchanged if the grid has
-    no baseline or no metric."""
+    """Set `baseline` to the cell that the grid names as baseline. If the grid names another sweep,
+    add the runs of that sweep's best cell. If there is no such cell, set `unmet` to the reason.
+    Return `data` unchanged if the grid has no baseline or no metric."""
     plan = data.plan
     wanted = None if plan is None or len(data.names) > 1 else plan.baseline
     if wanted is None or data.metric is None:

@@ -169,9 +169,9 @@ def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
 
 
 def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
-    """Return a warning if the lead of the best cell rests on too few runs: on a single run or, if
-    each cell has its own noise, on fewer runs than `DEALS` requires. The list is empty if a cell is
-    tied with the best."""
+    """Return a warning if the lead of the best cell rests on too few runs: on a single run, or on
+    fewer runs than `DEALS` requires if the noise of each cell is estimated separately. The list is
+    empty if a cell is tied with the best."""
     if ranking.tied or ranking.equal:
         return []
     nearest = max(ranking.apart, key=lambda cell: ranking.comparisons[cell.name].p)

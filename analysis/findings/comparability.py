@@ -68,8 +68,8 @@ _HEADLINE = {
 
 
 def _executed(data: SweepData) -> list[Finding]:
-    """Return a finding if the counted runs executed different programs, packages, services or
-    data."""
+    """Return a finding if the programs, packages, services or data differ between the runs that
+    count in comparisons."""
     origins = differences(run for run in data.runs if run.counts)
     if not origins:
         return []
@@ -137,7 +137,7 @@ def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None:
     """Return the cell with the best mean at a step. A run without a value at this step counts with
-    its last value before it. None if a cell has no value up to this step, or a value is not
+    its last earlier value. None if a cell has no value up to this step, or if a value is not
     finite."""
     means: dict[str, float] = {}
     for cell in cells:
@@ -152,8 +152,8 @@ def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None
 
 def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
     """Return a finding if runs are judged by their best evaluation, and the evaluations of the best
-    cell vary more, or may vary more, than those of another cell. The more values vary, the better
-    the best of them is by chance."""
+    cell vary more, or may vary more, than those of another cell. (The best of noisier values is
+    better by chance.)"""
     best = ranking.best
     if data.metric is None or data.metric.at != "best" or best is None:
         return []
@@ -182,8 +182,8 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
 def _maybe_noisier(
     data: SweepData, ranking: Ranking, best: Cell, spread: tuple[float, float]
 ) -> list[Finding]:
-    """Return a finding if larger noise of its evaluations could explain the lead of the best cell.
-    The list is empty if a cell is tied with the best, since there is no lead to explain."""
+    """Return a finding if the lead of the best cell could be due to noisier evaluations of this
+    cell. The list is empty if a cell is tied with the best, since there is no lead to explain."""
     counts = [len(points.values) for points in _curves(data, best)]
     if ranking.tied or not ranking.apart or not counts:
         return []
@@ -226,7 +226,6 @@ def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
 
 
 def _curves(data: SweepData, cell: Cell) -> list[Series]:
-    """Return the curves of the metric, for the counted runs of a cell."""
     runs: list[RunData] = [run for run in cell.runs if run.counts]
     curves = [run.curves.get(data.metric_name or "") for run in runs]
     return [points for points in curves if points]

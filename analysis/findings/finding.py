@@ -59,7 +59,7 @@ def noise_text(noise: Noise) -> str | None:
 
 
 def _noise_source(noise: Noise) -> str:
-    """Name the cells from which the noise is estimated, and say whether cells share the noise."""
+    """Describe from which cells the noise is estimated, and whether cells share this estimate."""
     cells = plural(noise.repeated, "repeated cell")
     lent = f"{plural(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
     behind = f"{cells} and {lent}" if noise.repeated else lent
@@ -97,8 +97,8 @@ def method(scale: Scale, noise: Noise) -> str:
 
 
 def short_name(cell: Cell) -> str:
-    """Return the name of a cell as in the names of its runs: `the baseline NAME` for the baseline,
-    and `the only configuration` for a cell without a name."""
+    """Return the name of a cell. The baseline is called `the baseline NAME`, and a cell without a
+    name `the only configuration`."""
     name = cell.name or "the only configuration"
     return f"the baseline {name}" if cell.baseline else name
 

@@ -55,7 +55,7 @@ class HeldOut:
 
     @property
     def says_gap(self) -> bool:
-        """Whether runs are worse on held-out data, beyond the noise."""
+        """Whether runs are significantly worse on held-out data than in training."""
         gap = self.gap
         return gap is not None and gap.value > 0 and gap.p is not None and gap.p <= SURE
 
@@ -108,9 +108,9 @@ def _counting(ranking: Ranking) -> list[RunData]:
 
 
 def _judged_by(data: SweepData, metric: Metric) -> SweepData:
-    """Return `data` with its runs judged by their last value of `metric`. Runs that do not count
-    for the sweep's metric get no value. The sweep's rule for failed runs is kept. Noise of other
-    sweeps is removed, because it was measured for the sweep's metric."""
+    """Return `data` with its runs judged by their last value of `metric`. Runs that do not count in
+    comparisons get no value. The sweep's rule for failed runs is kept. Values lent by other sweeps
+    are removed, because they are values of the sweep's own metric."""
     current = data.metric
     if current is not None:
         metric = replace(metric, failed=current.failed)

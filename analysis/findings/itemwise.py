@@ -13,8 +13,8 @@ from sweeper.sweep.labels import plural
 
 def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
     """Return a comparison for each task with recorded answers. Held-out tasks come before training
-    tasks. In both groups, the tasks of the metric come first. A cell is compared only if each of
-    its counted runs has answers."""
+    tasks. In both groups, a task that the metric belongs to comes first. A cell is compared only if
+    each of its counted runs has answers."""
     tasks = dict.fromkeys(entry.task for run in data.runs for entry in run.items)
     compared = [result for task in tasks if (result := _of_task(data, ranking, task)) is not None]
     metric = data.metric_name or ""
@@ -54,7 +54,7 @@ def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
 
 def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Finding]:
     """Return a finding that compares the best cell of the first task with the other cells. The list
-    is empty if this is a training task or has fewer than two cells, or if there is no task."""
+    is empty without tasks, and if the first task is for training or has only one cell."""
     if not compared or compared[0].training or len(compared[0].cells) < 2:
         return []
     first = compared[0]

@@ -35,8 +35,8 @@ _AXES = ("grid", "zip", "random", "when", "exclude", "include")
 class NextGrid:
     """The next grid. `kind` is "extend" (more values of an axis), "confirm" (the top cells on new
     seeds), "seeds" (more seeds for all cells) or "holes" (missing cells of blocks). `overrides` are
-    overrides of the recorded launch that this grid also needs. `command` launches the grid; it is
-    "" until the path of the file is known. `note` says what else the user must do."""
+    the overrides of the recorded launch that must be repeated for this grid. `command` launches the
+    grid; it is "" until the path of the file is known. `note` says what else the user must do."""
 
     kind: str
     why: str
@@ -100,8 +100,8 @@ def propose(
 
 
 def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
-    """Return the evidence of each finding about an axis that should be extended: its end is better
-    than the value before it or, if the sweep has a clear winner, only two values were tried."""
+    """Return the evidence of findings about axes to extend: those whose end is significantly better
+    than the value before it and, if there is a clear winner, those with only two values."""
     clear = any(finding.kind == "separated" for finding in findings)
     ends = [finding.evidence or {} for finding in findings if finding.kind in ("edge", "at_end")]
     return [end for end in ends if end["told"] or (clear and end["values"] < 3)]
@@ -245,7 +245,7 @@ def _written(grid: Any, title: str) -> str:
 
 
 def _untitled(text: str) -> str:
-    """Return the text of a grid without the title comments of earlier next grids."""
+    """Return the text of a grid without the title comments that `_written` adds at its start."""
     lines = text.splitlines(keepends=True)
     while lines and lines[0].startswith(_TITLE):
         lines = lines[1:]
@@ -257,7 +257,7 @@ def _dumped(grid: Any) -> str:
     from ruamel.yaml.representer import RoundTripRepresenter
 
     class Spelled(RoundTripRepresenter):
-        """A YAML representer that writes new numbers as the report does, so that names of runs
+        """A YAML representer that writes a plain float as the report does, so that names of runs
         match the report."""
 
     def number(self: Any, value: float) -> Any:
@@ -276,7 +276,7 @@ def _dumped(grid: Any) -> str:
 
 
 def _named(grid: Any, name: str) -> None:
-    """Set the grid's name, since a grid without a name is called after its file."""
+    """Set the grid's name, since the default is the name of the file."""
     if "name" in grid:
         grid["name"] = name
     else:
@@ -343,7 +343,7 @@ def _set_seeds(grid: Any, seeds: int | list[int]) -> None:
 
 
 def _inline(value: Any) -> Any:
-    """Return a copy of a list or mapping that is written as a single line of YAML."""
+    """Return a copy of a list or mapping that ruamel writes as a single line of YAML."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     made: Any = CommentedSeq(value) if isinstance(value, list) else CommentedMap(value)
@@ -359,7 +359,7 @@ def _confirm(
     needed: int | None,
     most: int = _CELLS,
 ) -> NextGrid | str:
-    """Return the grid with at most `most` of the top cells, on new seeds."""
+    """Return a grid with the first `most` cells of `top` on new seeds, or why there is none."""
     grid = _parsed(text, comments=False)
     if isinstance(grid, str):
         return grid

@@ -275,7 +275,7 @@ def _own_keys(data: SweepData) -> list[Finding]:
 
 
 def _is_odd(run: RunData) -> bool:
-    """Return whether a run's metrics file has other problems than a few skipped lines."""
+    """Return whether a run's metrics file has problems other than skipped lines."""
     return any(not note.endswith("skipped") for note in run.notes)
 
 

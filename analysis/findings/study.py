@@ -177,10 +177,10 @@ def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> lis
 
 def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
     """Return a finding for each axis on which the best cell has the smallest or the largest value
-    that was tried. Its kind is "edge" if three or more values were tried and the best cell's value
-    is better than the value before it beyond the noise, else "at_end". An axis has no finding if
-    runs further out diverged or failed. The list is empty for a sweep that confirms an earlier
-    one."""
+    that was tried. The finding's kind is "edge" if three or more values were tried and the best
+    cell's value is better than the value before it beyond the noise, else "at_end". An axis has no
+    finding if diverged or failed runs had values beyond that of the best cell. The list is empty
+    for a sweep that confirms an earlier one."""
     best = ranking.best
     if best is None or not ranking.others or data.metric is None or data.confirmed is not None:
         return []
@@ -271,7 +271,7 @@ class Study:
 
 
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
-    """Compute all results of a report. Pure."""
+    """Compute all results of a report, without I/O."""
     ranking = rank(data)
     sign = data.sign
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
@@ -349,8 +349,8 @@ def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None)
 def _places(
     ranking: Ranking, surface: Surface | None, blocks: Blocks | None, sign: float
 ) -> list[Place]:
-    """Return the ranges in which the best values of axes lie. If blocks are judged separately, all
-    axes are examined, else only the axes that matter in the model of all axes."""
+    """Return, for each axis, the range that contains its best values. If blocks are judged
+    separately, all axes are examined, else only the axes that matter in the model of all axes."""
     if blocks is not None and ranking.leaders:
         return find_places(ranking, ranking.keys, sign, blocks.by)
     keys = [axis.key for axis in surface.axes if axis.certain] if surface is not None else []
@@ -360,8 +360,8 @@ def _places(
 def _modelled(
     ranking: Ranking, axes: Sequence[Axis], sign: float, blocks: Blocks | None
 ) -> Surface | None:
-    """Return a model of all axes. None for a full grid, in which the means of values already
-    separate the effects of the axes, and if no model can be made."""
+    """Return a model of all axes. None if no model can be made, or for a full grid, in which the
+    means of values already separate the effects of the axes."""
     matched = {axis.key for axis in axes if axis.matched}
     if matched.issuperset(varying(ranking)):
         return None
@@ -384,7 +384,7 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
 
 
 def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
-    """Compare the best cell with the second cell of the ranking. None without two cells."""
+    """Compare the best cell with the next cell of the ranking; None if either is missing."""
     if ranking.best is None or not ranking.others:
         return None
     second = ranking.others[0]

@@ -35,9 +35,9 @@ class Beside(NamedTuple):
 
 
 class Transcripts(NamedTuple):
-    """The transcripts of a task. `cells` are the names of cells. Each key of `pairs` is the
-    positions of two cells. Its value is the number of items that only the first cell solves, with
-    some of these items."""
+    """The transcripts of a task. `cells` are the names of cells. `pairs` maps the positions of two
+    cells to a pair: the number of items that only the first of them solves, and some of these
+    items."""
 
     task: str
     cells: tuple[str, ...]
@@ -64,7 +64,7 @@ def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcript
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
-    """Yield the id of each run in the study, with the run."""
+    """Yield (id, run) pairs. With several sources, an id starts with the name of its source."""
     for source in sources:
         for placed in source.runs:
             several = len(sources) > 1

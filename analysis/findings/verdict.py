@@ -187,8 +187,8 @@ def _is_doubtful(best: Cell, findings: Sequence[Finding]) -> bool:
 
 
 def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
-    """Return whether the last value alone would name another best cell than the mean of the last
-    values, if this mean was chosen automatically. An outlier near the end can cause this."""
+    """Return whether a mean of the last values was chosen automatically, and the last value alone
+    would give another best cell. An outlier near the end can cause this."""
     if data.ends is None:
         return False
     return any(

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Best:
     """The cells of a sweep, best first, as in `report.json`. The keys of a cell include `cell`,
-    `settings`, `n`, `mean`, `low` and `high` (a 95 % interval), and `told_apart` (None if the cell
-    was not compared with the best). `label` is the label of the verdict. If blocks are judged
-    separately, `leaders` has the best cell of each block, and no cell is the best of the sweep.
-    `differences` describes differences in code, packages or data between the runs."""
+    `settings`, `n`, `mean`, `low` and `high` (a 95 % interval), and `told_apart` (is the difference
+    from the best significant? None if not compared). `label` is the label of the verdict. If blocks
+    are judged separately, `leaders` has the best cell of each block, and no cell is the best of the
+    sweep. `differences` describes differences in code, packages or data between the runs."""
 
     sweep: str
     metric: str

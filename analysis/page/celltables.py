@@ -74,8 +74,8 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
 
 def groups(ranking: Ranking) -> list[dict[str, Any]]:
     """Return the settings by which a reader can colour cells. `values` lists the values of a
-    setting, numbers first and ascending; `of` has for each cell a position in `values`. A dash
-    stands for a missing value. Settings with many different strings are left out."""
+    setting, numbers first and ascending; `of` lists the position in `values` of each cell's value.
+    A missing value is a dash. Settings with many different strings are left out."""
     rows: list[dict[str, Any]] = []
     for key in ranking.keys:
         values = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
@@ -91,10 +91,10 @@ def groups(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
-    """Return a strip with the means of all measured cells without diverged runs. `marks` has a
+    """Return a strip with the means of all measured cells that have no diverged run. `marks` has a
     tuple `(place, standing, name)` for each cell, the best last; `place` is in percent of the
-    strip's length. None if the table shows all cells at first, or if fewer than two cells have a
-    mean."""
+    strip's length. None if the table shows all cells without a click, or if fewer than two cells
+    have a mean."""
     cells = [cell for cell in ranking.measured if not cell.diverged]
     if len(ranking.cells) <= FIRST_CELLS or len(cells) < 2:
         return None
@@ -251,8 +251,8 @@ class _Scale:
 
 
 def filter_pairs(name: str, settings: Mapping[str, Any]) -> str:
-    """Return the strings `key=value` by which the page's filter finds a cell, one on each line:
-    first the parts of the cell's name, which have short keys, then the settings with full keys."""
+    """Return the strings `key=value` by which the page's filter finds a cell, one per line. The
+    parts of the cell's name, with short keys, come before the settings, with full keys."""
     short = [part for part in name.split(",") if "=" in part]
     return "\n".join(
         [*short, *(f"{key}={labels.setting(value)}" for key, value in settings.items())]

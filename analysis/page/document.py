@@ -211,8 +211,8 @@ def _run_row(run: RunData, prices: Mapping[str, float]) -> dict[str, Any]:
 
 
 def flat_row(row: Mapping[str, Any], nested: str) -> dict[str, Any]:
-    """Return a row of the document for a DataFrame. The keys of the mapping `nested` become
-    columns, with the prefix `config.` if a column of this name exists."""
+    """Return a row of the document for a DataFrame. The entries of the mapping `row[nested]` become
+    columns, with the prefix `config.` if the row has a key of the same name."""
     flat: dict[str, Any] = {"cell": row["cell"]}
     for key, value in row[nested].items():
         flat[f"config.{key}" if key in row else key] = value

@@ -264,7 +264,7 @@ def asset(name: str) -> str:
 
 @functools.cache
 def _plotly() -> tuple[str, str]:
-    """Return plotly's script, compressed, and its hash for the content security policy."""
+    """Return plotly's script, compressed, and the hash of the script before compression."""
     # Find plotly without importing it, which would take longer than making the page.
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None:

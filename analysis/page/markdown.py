@@ -40,7 +40,7 @@ _LATER = ("waiting", "undeclared", "retired", "unreadable", "own_keys")
 
 
 def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
-    """Return `report.md` and its pictures, by name."""
+    """Return a dict from file name to content, for `report.md` and its pictures."""
     picture = _loaded()
     pictures: dict[str, bytes] = {}
     shown: dict[str, list[tuple[str, str]]] = {}

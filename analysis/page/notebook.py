@@ -44,8 +44,8 @@ class WrittenNotes(NamedTuple):
 def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> WrittenNotes:
     """Write the facts about a sweep into its file of notes in `folder`. If a plan in `folder`
     states a criterion, judge the sweep by this criterion. `cost` is a sentence about the cost, None
-    if unknown. Raises `UsageError` if `folder` is not a folder or one of the files cannot be read,
-    and `StoreError` if the file cannot be written."""
+    if unknown. Raises `UsageError` if `folder` is not a folder or if the plan or the notes cannot
+    be read, and `StoreError` if the notes cannot be written."""
     messages: list[str] = []
     judged: Judged | None = None
     plan = _plan_in(folder)
@@ -105,7 +105,7 @@ def _read(path: str) -> str | None:
 
 def _recorded(registry: Registry, name: str) -> Plan | None:
     """Return the recorded plan of a sweep, or of the sweep that a stage belongs to. None if there
-    is no such sweep, for example for a folder."""
+    is no such sweep (`name` may be a folder)."""
     try:
         return registry.sweep(registry.split(name)[0]).plan
     except (NotFound, StoreError, UsageError):  # UsageError: in several roots

@@ -58,8 +58,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of runs. Each run in `links` started from a checkpoint of the run before, and no run
-    started from the last run. `tokens` and `usd` are sums over the runs of the chain."""
+    """A chain of runs. Each run in `links` but the first started from a checkpoint of the run
+    before. No run started from the last. `tokens` and `usd` are sums over the runs of the chain."""
 
     links: tuple[Link, ...]
     tokens: int

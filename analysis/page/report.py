@@ -108,8 +108,8 @@ def analyze(
 
     `registry` may also be the root of a store. `sweep` may also be the path of a folder with runs.
     Such runs are treated as finished if their state is unknown. `metric` and `goal` ("minimize" or
-    "maximize") default to those of the sweep. The goal of another metric is guessed from its name.
-    The sweeps of `noise: {from: ...}` are also looked up in the registry.
+    "maximize") default to those of the sweep. If `metric` is not the sweep's own, its default goal
+    is guessed from its name. The sweeps that `noise: {from: ...}` names are read too.
 
     The files are written to the folder `out`. The default is `report/` in the folder of the sweep;
     for several sweeps, `report/with-OTHERS/` in the folder of the first sweep. `Options` has the
@@ -182,7 +182,7 @@ def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str |
 
 
 def _by(data: SweepData, by: str | None) -> SweepData:
-    """Return `data` with its cells judged by blocks of the setting `by`, unless `by` is None."""
+    """Return `data` with `by` as the setting that separates blocks; unchanged if `by` is None."""
     if by is None or data.metric is None:
         return data
     return replace(data, metric=replace(data.metric, by=by))

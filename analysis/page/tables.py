@@ -78,8 +78,8 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def executed(study: Study, cell: Cell) -> list[str]:
-    """Return for each difference in `study.unlike`, such as code or data, a text that names the
-    variants that the runs of the cell used."""
+    """Return a text for each difference in `study.unlike`, such as code or data. Each text names
+    the variants that the runs of the cell used."""
     texts: list[str] = []
     for each in study.unlike:
         names = dict.fromkeys(each.label(run) for run in cell.runs)
@@ -144,9 +144,9 @@ def _facts(run: RunData) -> list[list[str]]:
 
 
 def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
-    """Return the rows of a heat map. Each position has three values: the mean as a text, its rank
-    from 0 (worst) to 1 (best), and whether it is the best of its row. The rank is None if there is
-    no mean."""
+    """Return the rows of a heat map. A row has a `name` and `places`: for each column the mean as a
+    text, its rank from 0 (worst) to 1 (best; None if there is no mean), and whether it is the best
+    of its row."""
     means = [mean for row in pair.means for mean in row if mean is not None]
     places = labels.decimals(*means)
     least = min((abs(mean) for mean in means if mean), default=1.0)

@@ -14,7 +14,7 @@ from sweeper.results.registry import Registry
 
 def verdict_line(registry: Registry, sweep: str) -> str | None:
     """Return one line with the best cell, its value and the label of the verdict. For a sweep with
-    stages, judge the last stage with a metric. None if the sweep has no metric or cannot be
+    stages, judge the last stage that has a metric. None if the sweep has no metric or cannot be
     read."""
     try:
         plan = registry.sweep(sweep).plan

@@ -36,9 +36,9 @@ def _folder(data: SweepData) -> str | None:
 
 
 def _typed_in(data: SweepData) -> str | None:
-    """Return the folder in which the user typed the launch command. If that folder was not
-    recorded, return the folder in which the runs execute. None if the grid sets the latter, or if
-    neither was recorded."""
+    """Return the folder in which the user typed the launch command. If that was not recorded,
+    return the recorded working folder of the runs, or None if the grid sets it or none was
+    recorded."""
     launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None

@@ -30,7 +30,7 @@ _MOST = 1e15
 @dataclass(frozen=True)
 class AtPlace:
     """The usage of all attempts at one backend. `seconds` is the total time of the attempts that
-    ended. `usd` is the cost of tokens (None if unknown); `prices` has the dates of the prices. The
+    ended. `usd` is the cost of tokens (None if unknown); `prices` is a phrase with their dates. The
     cost of the backend's machines is not included."""
 
     name: str
@@ -108,14 +108,14 @@ def token_columns(history: History) -> dict[str, Floats]:
 
 
 def clock(history: History) -> Floats | None:
-    """Return the seconds of work up to the end of each row. A step that was repeated after a resume
-    counts once. None if the run recorded no times."""
+    """Return, for each row, the total seconds of all steps up to this row. A step that was repeated
+    after a resume counts once. None if the run recorded no times."""
     key = next((name for name in CLOCKS if name in history.keys), None)
     return None if key is None else np.cumsum(_counts(history, key))
 
 
 def spent(history: History) -> StepTimes | None:
-    """Return the parts of the time of the run's steps. None if they were not recorded."""
+    """Return the mean time of a run's step and of its parts. None if not recorded."""
 
     def sums(key: str) -> tuple[float, int]:
         return float(_counts(history, key).sum()), int(history.column(key)[1].sum())

@@ -64,16 +64,16 @@ _LOGS = 400
 
 @dataclass(frozen=True)
 class RunData:
-    """A planned run, in any state. The run is judged by `value`, recorded at `step`; both are
-    None if the run never recorded the metric. `last`, `best` and `smoothed` are the three values
-    by which a curve may be judged. `curves` maps keys to recorded points. `clocks` has the x values
-    "tokens" and "time" of each row of the history. `items` has answers to questions, `scores` has
-    the scores of checkpoints on suites, and `unread` lists files of answers that are too large to
-    read. `link` is the run's page at W&B. `alarms` were raised while the run executed. `origin`
-    identifies the executed program, code and data. `missing` is the number of rows at the end that
-    should have a number of the metric but have none: the run may have diverged. `notes` describe
-    oddities of the metrics file. `not_numbers` maps keys without numbers to a description of their
-    first value."""
+    """A planned run, in any state. The run is judged by `value`, recorded at `step`; both are None
+    if the run never recorded the metric. `last`, `best` and `smoothed` are the three values by
+    which a curve may be judged. `curves` maps keys to recorded points. `clocks` has the total
+    "tokens" and "time" up to each row of the history, as x values. `items` has answers to
+    questions, `scores` has the scores of checkpoints on suites, and `unread` lists files of answers
+    that are too large to read. `link` is the run's page at W&B. `alarms` were raised while the run
+    executed. `origin` identifies the executed program, code and data. `missing` is the number of
+    last rows that lack the metric, though they should have it: the run may have diverged. `notes`
+    describe oddities of the metrics file. `not_numbers` maps each key that has no numbers to a
+    description of the key's first value."""
 
     id: str
     name: str
@@ -143,14 +143,14 @@ class SweepData:
     maps each numeric key to the number of runs that recorded it. `train_key` is the key of the
     training curve, and `roles` maps "reward", "kl" and other roles to keys (see `reading/keys.py`).
     `lent` maps each sweep named in `noise: {from: ...}` to the values of the sweep's cells.
-    `confirmed` is set if the other sweeps repeat cells of one sweep. If `at: auto` chose a mean of
-    the last values, `ends` has the statistics that led to this choice. `baseline` is the cell that
-    the best cell is compared with, `unmet` is the reason why there is no baseline, and `borrowed`
-    are cells from other sweeps. `used` describes the usage of the model service. `places` has the
-    usage at each backend of a sweep with several backends. `root` is the store of the first sweep
-    ("" for a folder), and `paths` are the folders of all sweeps. `noted` has users' notes and tags.
-    `stands_still` is the reason why unfinished runs are not being started (None: no such reason).
-    For runs in plain folders, `own_keys` are the configuration keys that are not settings.
+    `confirmed` names a first sweep and the sweeps that repeat its cells. If `at: auto` chose a mean
+    of the last values, `ends` has the statistics that led to this choice. `baseline` is the cell
+    that the best cell is compared with, `unmet` is the reason why there is no baseline, and
+    `borrowed` are cells from other sweeps. `used` describes the usage of the model service.
+    `places` has the usage at each backend of a sweep with several backends. `root` is the store of
+    the first sweep ("" for a folder), and `paths` are the folders of all sweeps. `noted` has users'
+    notes and tags. `stands_still` is the reason why unfinished runs are not being started (None: no
+    such reason). For plain folders, `own_keys` are the keys that identify runs.
     """
 
     name: str
@@ -321,9 +321,9 @@ def _stands_still(sources: Sequence[Source]) -> str | None:
 
 
 def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData:
-    """Return `data` with the cell values of the sweeps `names` in `lent`. The noise is then
-    estimated from these sweeps too. Return `data` unchanged if it has no metric. Raises `NotFound`
-    for an unknown sweep, and `UsageError` for a sweep with another recipe."""
+    """Return `data` with its field `lent` set to the values of the cells of the sweeps `names`. The
+    noise is then estimated from these sweeps too. Return `data` unchanged if it has no metric.
+    Raises `NotFound` for an unknown sweep, and `UsageError` for a sweep with another recipe."""
     metric, lent = data.metric, dict[str, Mapping[str, Sequence[float]]]()
     if metric is None:
         return data

@@ -92,7 +92,7 @@ class History:
         return points_of(self._columns)
 
     def missing(self, key: str) -> int:
-        """Return the number of rows at the end that should have a number for `key`, but do not."""
+        """Return how many of the last rows lack a number for `key`, though they should have one."""
         return missing_at_end(self._columns, key)
 
     def series(self, key: str) -> Series:

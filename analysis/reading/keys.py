@@ -114,8 +114,8 @@ def train_candidates(metric: str | None) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """Return the `keys` of one run that may have one of the `ROLES` or are scores of suites. The
-    metric is left out."""
+    """Return those `keys` of one run that are scores of suites or may have a role (see `ROLES`).
+    The metric is left out."""
     keys_of_roles = [key for role in ROLES for key in _ranked(role, keys)[:2]]
     wanted = (*keys_of_roles, *suite_scores(keys))
     return tuple(key for key in dict.fromkeys(wanted) if key != metric)

@@ -37,8 +37,8 @@ _CHI = 0.454936
 
 def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
     """Replace `at: auto` by the same choice in all sweeps that are judged together. Return the
-    sweeps unchanged if one of them has another `at`, or no metric. If one of the sweeps is a race,
-    choose the last value, because a race is decided by last values."""
+    sweeps unchanged if one of them has another `at`, or no metric. If one of the sweeps is a race
+    (better cells get more seeds), choose the last value, as the race does."""
     metrics = [data.metric for data in sweeps if data.metric is not None]
     if len(metrics) < len(sweeps) or any(metric.at != "auto" for metric in metrics):
         return sweeps

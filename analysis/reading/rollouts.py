@@ -28,11 +28,11 @@ _REFERENCES = ("reference_answer", "reference", "ground_truth", "gold_answer", "
 
 
 class Episode(NamedTuple):
-    """A trajectory of several turns on a named task. `solved` says whether it earned the full
-    reward. `stop` is the reason for its end ("" if not recorded). `cut` is the number of truncated
-    turns. `failures` counts the environments that died before it was played. `lost` counts the
-    trajectories of its group that were given up because environments died; only the first episode
-    of a group records this number."""
+    """A trajectory of several turns on a named task. `solved` says whether the episode earned the
+    full reward. `stop` is the reason for its end ("" if not recorded). `cut` is the number of
+    truncated turns. `failures` counts the environments that died before the episode was played.
+    `lost` counts the trajectories of its group that were given up because environments died; only
+    the first episode of a group records this number."""
 
     task: str
     turns: int

@@ -25,9 +25,9 @@ _LABELS = frozenset(
 
 
 class OwnKeys(NamedTuple):
-    """The keys that identify runs: `seeds`, and the other keys that are `left_out` of the settings.
-    `doubtful` keys have a different string in each run. They may identify runs, but are settings
-    here. The user chose the `ignored` keys, which are no settings, and the `named` seed keys."""
+    """The keys that identify runs: `seeds`, and others that are `left_out` of the settings. A
+    `doubtful` key has a different string in each run: it may identify runs, but counts as a
+    setting. The user declared that `ignored` keys are no settings and `named` keys are seeds."""
 
     seeds: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ def own_keys(
     configs: Sequence[Mapping[str, Any]], ignored: Collection[str] = (), named: Collection[str] = ()
 ) -> OwnKeys:
     """Return the keys that identify runs, judged by the flat configurations of all runs. `named`
-    are the user's seed keys. If `named` is empty, keys with names such as `seed` or `data_seed`
-    are the seed keys if their values are integers."""
+    are the user's seed keys. If `named` is empty, the seed keys are the keys with names such as
+    `seed` or `data_seed` and with integer values."""
     keys = dict.fromkeys(key for config in configs for key in config)
     seeds = [key for key in keys if (key in named if named else _is_seed(key, configs))]
     out = {key for key in keys if key in ignored or is_place(key)} | set(seeds)

@@ -32,7 +32,7 @@ class Series(NamedTuple):
 class Ends(NamedTuple):
     """Statistics of the last values of runs. `scatter` is the standard deviation of single values
     around a run's trend. `between` is the standard deviation between runs of a cell. `moved` is the
-    mean change from the values before (root mean square over the runs)."""
+    change of the mean from the first to the second half of these values (RMS over runs)."""
 
     scatter: float
     between: float

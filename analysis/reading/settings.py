@@ -19,11 +19,11 @@ def settings(
     derived: Collection[str] = (),
 ) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
     """Return the keys that differ between cells, declared `axes` first, and a dict from cell to the
-    values of these keys. `configs` maps cells to configurations. The seed is left out. The values
-    of a cell lack the keys that the cell does not set. For a single cell, return the declared axes
-    that the cell sets. Three kinds of undeclared keys are left out if the other keys distinguish
-    all cells: names and paths of runs, strings copied from another key, and `derived` keys, which
-    the grid computes from other keys."""
+    values of these keys. `configs` maps cells to configurations. The seed is left out. If a cell
+    does not set a key, its dict lacks this key. If there is only one cell, the keys are the
+    declared axes that it sets. Three kinds of undeclared keys are left out if the other keys
+    distinguish all cells: names and paths of runs, strings copied from another key, and `derived`
+    keys, which the grid computes from other keys."""
     flats = {cell: dict(dotted(config)) for cell, config in configs.items()}
     keys = dict.fromkeys(key for config in flats.values() for key in config if key != seed_field)
     places = {key: _place(key, axes) for key in keys}

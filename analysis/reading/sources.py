@@ -293,9 +293,9 @@ def _why(error: OSError | ValueError) -> str:
 class Confirmed(NamedTuple):
     """A sweep and the sweeps that confirm it, read as one study. The sweep `first` has `cells`
     cells; the sweeps `fresh` repeat some or all of these cells on new seeds. `names` maps the
-    configuration of each repeated cell, as a string, to the name of its cell in the first sweep.
-    The report shows the first runs of a repeated cell, but judges the cell only by its new runs.
-    (Cells are repeated because their first runs were good, partly by chance.)"""
+    configuration of each repeated cell, as a string, to the cell's name in the first sweep. The
+    report shows the first runs of a repeated cell, but judges the cell only by its new runs. (Cells
+    are repeated because their first runs were good, partly by chance.)"""
 
     first: str
     cells: int
@@ -305,7 +305,7 @@ class Confirmed(NamedTuple):
     seed_field: str
 
     def cell(self, placed: Placed) -> str | None:
-        """Return the name of a run's cell in the first sweep; None if it was not repeated."""
+        """Return the name of a run's cell in the first sweep; None if the cell was not repeated."""
         return self.names.get(_place(placed, self.seed_field))
 
 
@@ -316,9 +316,9 @@ def _place(placed: Placed, seed_field: str) -> str:
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:
     """Return the study of a first sweep and the sweeps that repeat its cells on new seeds and with
-    the same recipe. Return None if there is no such first sweep. A repeating sweep must be newer
-    than the first sweep, or have its name with the suffix `-confirm`. If all cells are repeated, it
-    must have the suffix."""
+    the same recipe. Return None if there is no such first sweep. Each repeating sweep must be newer
+    than the first sweep or have the first sweep's name with the suffix `-confirm`. If all cells are
+    repeated, this suffix is required."""
     recipes = {source.plan and source.plan.recipe.reference for source in sources}
     if len(sources) < 2 or len(recipes) > 1 or None in recipes:
         return None

@@ -63,9 +63,9 @@ def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=64)
 def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
     """Return a family: at least `FEWEST` keys that differ only in their task, such as
-    `eval/gsm8k/score` and `eval/ifeval/score`. If the metric belongs to a family, return its first
-    `MOST` keys. Otherwise return the first `MOST` keys of the largest family of scores or
-    accuracies; no keys if there is none."""
+    `eval/gsm8k/score` and `eval/ifeval/score`. If the metric belongs to a family, return the first
+    `MOST` keys of this family. Otherwise return the first `MOST` keys of the largest family of
+    scores or accuracies; no keys if there is none."""
     groups: dict[tuple[str, str], list[str]] = {}
     for key in sorted(keys):
         above, _, leaf = key.rpartition("/")
