@@ -9,8 +9,8 @@ from sweeper.common.codec import Check
 
 
 class Who(NamedTuple):
-    """The identity of a process, for example of the holder of a sweep's lease. `host` comes from
-    `machine()`, and `began` from `began(pid)`."""
+    """The identity of a process, for example of the holder of a sweep's lease. `host` is the result
+    of `machine()`, and `began` is the result of the function `began`."""
 
     host: str
     pid: Annotated[int, Check(lambda number: 0 < number < 2**31, "a process number")]
@@ -49,8 +49,8 @@ def _is_hidden(pid: int) -> bool:
 
 
 def machine() -> str:
-    """Return a name for this machine or container, which changes with each boot. Process ids are
-    unique under this name. Without /proc, each call returns a different name."""
+    """Return a name for the PID namespace of this machine or container. The name changes when the
+    machine boots. Without /proc, each call returns a different name."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -61,8 +61,8 @@ def machine() -> str:
 
 
 def began(pid: int) -> str | None:
-    """Return when a process started, in clock ticks since boot. Return None if there is no such
-    process, or if the process is a zombie or hidden from this user."""
+    """Return the start time of a process as text, in clock ticks since boot. Return None if there
+    is no such process, or if the process is a zombie or hidden from this user."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -12,10 +12,10 @@ from sweeper.sweep.process import Who
 
 
 class Learned(NamedTuple):
-    """The number of jobs that a service runs at the same time, as learned by the launchers. `limit`
-    is that number (None: it was never lowered). The next increase of the limit is by `step`. `cuts`
-    counts how often the limit was lowered, and `why` is the last reason, a key of
-    `labels.LOWERED`."""
+    """The launchers' estimate of a service's capacity. `limit` is the number of jobs that the
+    service runs at the same time (None: no limit so far). The next increase adds `step` to `limit`.
+    `cuts` counts how often `limit` was lowered, and `why` is the reason for the last time (a key of
+    `labels.LOWERED`)."""
 
     limit: Annotated[int | None, Clamp(1)] = None
     step: Annotated[int, Clamp(1)] = 1
@@ -33,10 +33,10 @@ def _weight(value: Any) -> float:
 
 class Member(NamedTuple):
     """A sweep that has or had a launcher. `root` is the sweep's store, `sweep` its name and `who`
-    its last launcher. The sweep may run `slots` jobs at the same time and could run `wants` more;
-    the service delays `paused` of its jobs. `weight` is the sweep's priority. If the members'
-    shares leave a slot, the member with the lowest `turn` gets it. `id` distinguishes sweeps with
-    the same name."""
+    its last launcher. `slots` is the number of jobs that the sweep may run at the same time,
+    `wants` how many more it could run, and `paused` how many the service delays. `weight` is the
+    sweep's priority. Slots beyond the members' rounded-down shares go to the members with the
+    lowest `turn`. `id` distinguishes sweeps with the same name."""
 
     root: str
     sweep: str
@@ -59,7 +59,7 @@ def _readable(value: Any) -> dict[str, Member]:
 
 class Page(NamedTuple):
     """One version of an account's quota. Each change writes a new page. `number` is 0 if there is
-    no page yet. `mark` differs for each page."""
+    no page yet. `mark` is a random word, by which a launcher recognizes its own page."""
 
     number: Annotated[Unstored[int], Default(0)]
     learned: Learned
@@ -68,7 +68,7 @@ class Page(NamedTuple):
 
     @property
     def held(self) -> int:
-        """The number of slots that all members hold together."""
+        """The sum of all members' `slots`."""
         return sum(member.slots for member in self.members.values())
 
     def document(self) -> dict[str, object]:
@@ -81,5 +81,5 @@ BLANK = Page(0, Learned(), "")
 
 
 def read(document: object, place: str, number: int) -> Page:
-    """Return the page `number` in `document`, the content of the file `place`. Raises `Damaged`."""
+    """Parse `document`, the content of the file `place`, as page `number`. Raises `Damaged`."""
     return codec.read(Page, document, place)._replace(number=number)

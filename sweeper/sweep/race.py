@@ -10,8 +10,8 @@ from sweeper.sweep.stage_inputs import digest
 
 
 def raced(plan: Plan, rounds: Sequence[Round]) -> Plan:
-    """Return the plan with the runs that these rounds have added. `unknown` has the number of runs
-    that later rounds may add, and is empty once the race has ended."""
+    """Return the plan with the runs that `rounds` have added. The field `unknown` of the result is
+    {"": number of runs that later rounds may add}, or {} if no runs can follow."""
     race = plan.race
     if race is None:
         return plan
@@ -39,7 +39,7 @@ def later_runs(plan: Plan) -> list[Run]:
 
 
 def judged(plan: Plan) -> str:
-    """Return a digest of the race's runs, its metric and its largest number of seeds."""
+    """Return a digest of a race's runs, metric and maximum number of seeds per cell."""
     race = plan.race or Race(2, 3)
     runs = {run.id for run in (*plan.runs, *race.runs) if not run.retired}
     metric = plan.metric and [plan.metric.name, plan.metric.goal, plan.metric.at]

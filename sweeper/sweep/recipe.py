@@ -15,9 +15,9 @@ class Recipe(NamedTuple):
     """A recipe. Paths are absolute.
 
     With `on_path`, `cwd` is added to the module path, as `python -m` does. `takes` describes the
-    fields of the configuration. `forms` maps a field to the form of its values on chz's command
-    line, if this form is unusual. If `reference` names a function that returns the configuration,
-    `function` is its name.
+    fields of the configuration. `forms` has the fields whose values need an unusual form on chz's
+    command line, each with that form (`literal` or `indexed`). If the recipe is a function,
+    `function` is the function's name.
     """
 
     reference: Annotated[str, Default("")]

@@ -52,6 +52,6 @@ class _Parallel(NamedTuple):
 
 
 def read_parallel(document: object, place: str) -> int | None:
-    """Return the requested limit on jobs in `document`, the content of the file `place`; None for
-    the plan's own limit. Raises `StoreError`."""
+    """Parse `document`, the content of the file `place`. Return the requested maximum number of
+    jobs, or None if the plan's own limit is requested. Raises `StoreError`."""
     return codec.read(_Parallel, document, place).max_parallel

@@ -21,8 +21,8 @@ class RunRecord(Times):
     """A run as plain values. `stage` and `parents` exist only in sweeps with stages, `backend` only
     in sweeps with several backends. `metric` is the metric's name, and `value` is the run's value
     of the metric; both are None if metrics were not read. `code` is a short name of the code that
-    the run executed. `commit` and `launched` are the commit and the time of the launch with this
-    code."""
+    the run executed. `commit` and `launched` are the git commit and the time of the launch that
+    provided this code."""
 
     id: str
     sweep: str
@@ -46,7 +46,7 @@ class RunRecord(Times):
 
 
 class SweepRecord(TypedDict):
-    """A sweep as plain values. `states` counts the runs in each state that occurs."""
+    """A sweep as plain values. `states` maps the name of a state to the number of runs in it."""
 
     sweep: str
     root: str

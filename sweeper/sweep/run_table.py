@@ -30,9 +30,9 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class View(NamedTuple):
-    """The state of a run, from its events. With `wants`, the run needs its first attempt or another
-    one. `cancel` and `retry` say whether a user's request to cancel or to retry the run is in
-    effect (see `cancel_asked` and `retry_asked`). `size` is the number of events."""
+    """The state of a run, from its events. With `wants`, the run should be started or restarted.
+    `cancel` and `retry` say whether a user's request to cancel or to retry the run is in effect
+    (see `cancel_asked` and `retry_asked`). `size` is the number of events."""
 
     size: int
     state: RunState
@@ -57,7 +57,7 @@ class RunTable:
         self.grow(plan)
 
     def grow(self, plan: Plan) -> None:
-        """Replace the plan, for example after a choice has added runs."""
+        """Replace the plan, for example by one with more runs."""
         has_views = bool(self.views)
         back = self.retired - {run.id for run in plan.runs if run.retired}
         self.runs = {run.id: run for run in plan.runs}
@@ -69,7 +69,7 @@ class RunTable:
             self._look(run)
 
     def retries(self, run: str) -> int:
-        """Return how many times a run is retried after failures."""
+        """Return the maximum number of times that a run is retried after failures."""
         return self._retries[run]
 
     def read(self) -> None:
@@ -157,9 +157,9 @@ class RunTable:
         return self.finish_withdrawal(run, attempt)
 
     def finish_withdrawal(self, run: str, attempt: int) -> bool:
-        """End an attempt that a launcher has claimed in order to withdraw it, even if that launcher
-        was killed after the claim. Return False if a worker has made the claim, or if the claim is
-        missing or damaged. Raises `StoreError`."""
+        """End an attempt that a launcher has claimed so that no worker trains it. The launcher may
+        have been killed after the claim. Return False if a worker has made the claim, or if the
+        claim is missing or damaged. Raises `StoreError`."""
         if (run, attempt) in self._with_worker:
             return False
         try:

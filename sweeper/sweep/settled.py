@@ -31,8 +31,8 @@ _OVER = frozenset({Event.SUCCEEDED, Event.FAILED, Event.CANCELLED})
 
 @contextmanager
 def changing(folder: SweepFolder) -> Generator[None]:
-    """Let the block write to a sweep without holding the sweep's lease. While the block runs, a
-    file in `launcher/` tells readers on a remote store that their listing may be outdated. The file
+    """Let the block write to a sweep without holding the sweep's lease. While the block runs on a
+    remote store, a file in `launcher/` tells readers not to reuse a listing of the sweep. The file
     stays if the process is killed or the store fails, because the store may still execute the last
     write. Raises `StoreError`."""
     if not folder.store.is_remote:
@@ -64,8 +64,8 @@ def _close(folder: SweepFolder, mark: str) -> None:
 
 
 def is_settled(paths: Iterable[str]) -> bool:
-    """Return whether a process must change the folders `GATES` before it can write anything else to
-    the sweep. `paths` are the paths of the sweep's files, relative to its folder."""
+    """Return whether the sweep is settled: each process that wants to write to the sweep must first
+    write to a folder in `GATES`. `paths` are the sweep's files, relative to the sweep's folder."""
     epochs: set[str] = set()
     events: dict[str, dict[int, set[Event]]] = {}
     for path in paths:
@@ -86,9 +86,9 @@ def is_settled(paths: Iterable[str]) -> bool:
 
 
 def _is_over(attempts: dict[int, set[Event]]) -> bool:
-    """Return whether all workers of a run have ended, and no more can start. A job can still start
-    a worker if no worker has claimed its attempt, or if its attempt is the last one and was
-    preempted (the backend may restart the job)."""
+    """Return whether all workers of a run have ended, and no more can start. A worker can still
+    start in an attempt that was not claimed, or in the last attempt if this attempt was preempted
+    (the backend may restart the job)."""
     last = max(attempts)
     return all(
         Event.CLAIMED in events

@@ -63,8 +63,8 @@ class Take(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A source of parents. A run has one parent from each of `takes`. With `base`, the run starts
-    from the base model and has no parents."""
+    """The description of a run's parents: one parent from each of `takes`. With `base`, the run has
+    no parents and starts from the base model."""
 
     takes: tuple[Take, ...] = ()
     base: bool = False
@@ -78,8 +78,7 @@ class Source(NamedTuple):
 
 class Choice(NamedTuple):
     """A choice among all runs of a stage. `candidates` are the ids of these runs. `key` is a digest
-    of the take, the metric and the candidates. If a stage gets more runs, another choice replaces
-    this one."""
+    of the other fields. If the stage gets more runs, a new choice replaces this one."""
 
     take: Take
     metric: Metric
@@ -130,9 +129,9 @@ def read_chosen(document: object, place: str) -> Chosen:
 
 
 def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
-    """Return the id of the run that a template and parents make: a digest of the template's id, the
-    parents' ids and the stage's name. For a run that starts from the base model, `parents` is
-    `["base:<model>"]`."""
+    """Return the id of a run of a later stage: a digest of the stage's name, of the id of the
+    template that the run is made from, and of the ids of the run's parents. For a run that starts
+    from the base model, `parents` is `["base:<model>"]`."""
     return digest({"parents": list(parents), "run": template, "stage": stage})
 
 

@@ -29,9 +29,9 @@ Taken = Callable[[Choice], Sequence[str] | None]
 
 
 class Growth(NamedTuple):
-    """The result of `grow`. `runs` are the known runs, in the order of the stages, followed by
-    retired runs. `choices` are the choices that were not made yet. `unknown` maps stages to the
-    largest number of their runs that depend on these choices."""
+    """The result of `grow`. `runs` are the runs known so far, in the order of the stages, followed
+    by retired runs. `choices` are the choices that were not made yet. `unknown` maps a stage to the
+    largest number of runs that these choices may add to the stage."""
 
     runs: tuple[Run, ...]
     choices: tuple[Choice, ...]
@@ -95,7 +95,6 @@ class _Growing:
         self._taken_of: dict[Take, list[Run] | None] = {}
 
     def all(self) -> Growth:
-        """Make the runs of every stage."""
         roots: dict[str, list[Run]] = {}
         for run in self._plan.runs:
             if run.stage is not None and not run.retired:
@@ -128,7 +127,7 @@ class _Growing:
         return self._taken_by(take) or []
 
     def _taken_by(self, take: Take) -> list[Run] | None:
-        """Return the known runs of a take, or None if its choice was not made yet."""
+        """Return the runs that `take` selects, or None if they are not chosen yet."""
         if take not in self._taken_of:  # The stage has all its runs now.
             self._taken_of[take] = self._take(take)
         return self._taken_of[take]
@@ -151,15 +150,14 @@ class _Growing:
         return [by_id[run] for run in chosen if run in by_id]
 
     def _to_come(self, source: Source) -> int:
-        """Return how many combinations of parents are not known yet."""
+        """Return how many combinations of parents may still be added."""
         if source.base:
             return 0
         now_known = math.prod(len(self._parents(take)) for take in source.takes)
         return math.prod(map(self._expected_of, source.takes)) - now_known
 
     def _expected_of(self, take: Take) -> int:
-        """Return how many runs a take will have in the end: if its choice was not made yet, the
-        largest possible number."""
+        """Return the largest number of runs that `take` may select in the end."""
         taken, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":
             return len(runs) + self._unknown[take.stage]

@@ -15,9 +15,9 @@ Fate = Literal["succeeded", "failed", "cancelled", "open"]
 
 
 class Wait(NamedTuple):
-    """The reason why a run, or a stage's unknown runs, cannot start yet. `on` says what is waited
-    for. With `vain`, the wait cannot end without a user's action, because a run has the result
-    `fate`."""
+    """The reason why a run, or the runs that a stage may still get, cannot start yet. `on` says
+    what is waited for. With `vain`, only an action of a user can end the wait, and `fate` is the
+    result of the run that is waited for."""
 
     on: str
     vain: bool
@@ -30,9 +30,9 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """Return the waits of unfinished runs, by run id, and the waits of unknown runs, by stage. A
-    run waits if a parent has not succeeded, or if the run is in `lacking`. `lacking` has waits with
-    other reasons, by run id or by the key of a choice."""
+    """Return {run id: wait} for unfinished runs, and {stage: wait} for stages that may get more
+    runs. A run waits if a parent has not succeeded, or if the run is in `lacking`. `lacking` maps
+    run ids, and the keys of choices, to waits that have other reasons."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # Parents come before their children.
@@ -64,8 +64,8 @@ def waits(
 
 
 def halted(plan: Plan, cancelled: Request | None) -> dict[str, Wait]:
-    """Return {key: wait} for all choices if the whole sweep was cancelled, because no choices are
-    made then. Return {} if `cancelled` is None."""
+    """Return {} if `cancelled` is None. Otherwise the whole sweep was cancelled, so no choice is
+    made: return {key of the choice: wait} for all choices that were not made."""
     if cancelled is None:
         return {}
     advice = f"but {cancelled.by} cancelled the sweep: the next launch or retry continues it"
@@ -92,8 +92,8 @@ def _choosing(
 ) -> Wait:
     """Return the wait of a choice. A choice waits until all candidates have ended. The wait is in
     vain if a candidate was cancelled, because the user who cancelled it does not want the sweep to
-    continue. The wait is also in vain if a candidate has failed and the metric says `failed:
-    bound`, or if all candidates have ended and none has succeeded."""
+    continue. The wait is also in vain if a candidate has failed and the grid's `metric.failed` is
+    `bound`, or if all candidates have ended and none has succeeded."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     words = choice.take.words
     for fault, singular, several in _FAULTS:
@@ -115,7 +115,7 @@ _FAULTS: tuple[tuple[Fate, str, str], ...] = (
 
 
 def holds_back(choice: Choice, fates: Mapping[str, Fate]) -> bool:
-    """Return whether a choice cannot be made, because candidates have failed or were cancelled."""
+    """Return whether failed or cancelled candidates prevent a choice."""
     return any(_is_held(choice, fates, fault) for fault, *_ in _FAULTS)
 
 

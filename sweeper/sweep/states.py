@@ -50,8 +50,8 @@ class NoState(StrEnum):
 
 
 class Event(StrEnum):
-    """An event of an attempt. An attempt with several events has the state that follows from the
-    last of them in this list."""
+    """An event of an attempt. If an attempt has several events, the one that this class defines
+    last decides the attempt's state."""
 
     CANCEL = "cancel"  # a request: stop this attempt, start no other
     RETRY = "retry"  # a request: start another attempt after this one ends
@@ -156,14 +156,15 @@ def cancel_asked(events: Collection[tuple[int, Event]]) -> bool:
 
 
 def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
-    """Return whether another attempt is requested, but neither opened nor cancelled yet."""
+    """Return whether a user has requested another attempt that is neither recorded nor cancelled
+    yet."""
     return last_retry(events) >= max(fold(events).opened, 1) and not cancel_asked(events)
 
 
 def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
     """Return whether a run with these events should be started (again). A run is restarted at most
     `retries` times after failures, and at most `_MOST_RESTARTS` times after preemptions and losses.
-    Attempts after which a user requested a retry are not counted."""
+    An attempt for which a user has requested a retry does not count towards these limits."""
     state = fold(events)
     if state.unacknowledged or state.state in OPEN or cancel_asked(events):
         return False
@@ -184,8 +185,8 @@ def is_finished(
     events: Collection[tuple[int, Event]], retries: int, *, retired: bool = False
 ) -> bool:
     """Return whether a run with these events is finished: no job of the run may be running, and no
-    launcher would start a job. For a `retired` run (no longer in the grid), an attempt that was
-    recorded but perhaps not submitted does not count."""
+    launcher would start a job. Launchers start no job for a `retired` run (no longer in the grid),
+    not even for an attempt that was recorded before."""
     state = fold(events)
     if state.state in OPEN:
         return False
@@ -198,8 +199,8 @@ def last_retry(events: Iterable[tuple[int, Event]]) -> int:
 
 
 def begun_anew(events: Iterable[tuple[int, Event]], attempt: int) -> int:
-    """Return the first attempt whose files `attempt` may start from: the attempt that follows the
-    last `again`, or 1 if no attempt before `attempt` has an `again`."""
+    """Return the earliest attempt whose files `attempt` may reuse: the attempt after the last
+    request to start without earlier files (`Event.AGAIN`), or 1 without such a request."""
     attempts = (n for n, event in events if event is Event.AGAIN and n < attempt)
     return max(attempts, default=0) + 1
 

@@ -43,8 +43,8 @@ def ask_stop(folder: SweepFolder) -> None:
 
 
 def ask_cancel(folder: SweepFolder, by: str | None = None) -> None:
-    """Request that no more runs are chosen in a sweep with stages, because the whole sweep is
-    cancelled. A launch or a retry revokes the request. Raises `StoreError`."""
+    """Record that the whole sweep was cancelled, so that the launcher chooses no runs for later
+    stages. A launch or a retry revokes the request. Raises `StoreError`."""
     request = asked_now() if by is None else Request(by, timestamp())
     _ask(folder, "cancel", request.document())
 

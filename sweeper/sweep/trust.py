@@ -29,20 +29,20 @@ _SHORTEST = 16
 
 
 def refuse(lines: Sequence[str]) -> bool:
-    """Return False. Callers that cannot ask a user pass this function as `Agree`."""
+    """Return False. Callers that cannot ask a user pass this function as the argument `agree`."""
     del lines
     return False
 
 
 def sealed(document: Mapping[str, object]) -> dict[str, object]:
-    """Return a plan's document with the seal of this home folder. Raises `EnvironmentFailure`."""
+    """Return `document` with this user's seal (a keyed hash) added. Raises `EnvironmentFailure`."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return plain | {_SEAL: _seal(_key(make=True), plain)}
 
 
 def is_ours(document: Mapping[str, object]) -> bool:
-    """Return whether a document has this home folder's seal, or whether the user has agreed to
-    exactly this document before."""
+    """Return whether a document has this user's seal, or whether the user has agreed to exactly
+    this document before."""
     key, seal = _key(make=False), str(document.get(_SEAL)).encode("utf-8", "replace")
     if key and hmac.compare_digest(seal, _seal(key, document).encode()):
         return True
@@ -50,8 +50,8 @@ def is_ours(document: Mapping[str, object]) -> bool:
 
 
 def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
-    """Raise `UsageError` if the recorded sweep at `where` was not launched from here and `agree`
-    returns False. If `agree` returns True, the user is not asked about this document again."""
+    """Unless `is_ours` returns True for `document`, the plan of the sweep at `where`, ask the user
+    with `agree` whether to execute it. Raise `UsageError` if the user does not agree."""
     if is_ours(document):
         return
     if not agree([f"{where} was not launched by you from here:", *_executed(document)]):
@@ -168,8 +168,8 @@ def _remember(document: Mapping[str, object]) -> None:
 
 
 def dropped(folder: SweepFolder, old: Plan, remaining: Container[str]) -> list[Run]:
-    """Return the succeeded runs of a recorded plan that are not retired and not in `remaining`
-    (ids)."""
+    """Return the runs of the plan `old` that have succeeded and are not retired, and whose ids are
+    not in `remaining`."""
     left = [run for run in old.runs if not run.retired and run.id not in remaining]
     states = folder.read_states() if left else {}
     return [r for r in left if r.id in states and states[r.id].state is State.SUCCEEDED]

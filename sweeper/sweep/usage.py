@@ -13,9 +13,10 @@ KINDS = ("prefill", "cached", "sample", "train")
 
 
 class Counts(NamedTuple):
-    """The usage of one model. `prefill` is the number of prompt tokens, counted once per request,
-    without the `cached` tokens. `sample` is the number of sampled tokens, `train` the number of
-    tokens in forward and backward passes, and `steps` the number of the optimizer's steps."""
+    """The usage of one model. `cached` counts cached prompt tokens. `prefill` counts other prompt
+    tokens, and tokens in forward passes without a backward pass. Each request counts its prompt
+    once. `sample` counts sampled tokens, `train` counts tokens in forward and backward passes, and
+    `steps` counts the optimizer's steps."""
 
     prefill: Count = 0
     cached: Count = 0

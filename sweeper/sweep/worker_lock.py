@@ -12,9 +12,9 @@ _PAUSE = 0.05
 
 
 def hold(path: str) -> None:
-    """Lock the file at `path` until this process ends. If the file cannot be locked, do nothing.
-    Several workers of the same job share the lock. Programs that this process executes do not hold
-    the lock. A child process holds the lock until it closes its descriptors."""
+    """Lock the file at `path` until this process ends or executes another program. If the file
+    cannot be locked, do nothing. Several workers of the same job share the lock. A forked child
+    holds the lock too, until it closes its descriptors."""
     try:
         # The file may be a pipe. The descriptor stays open, since closing it releases the lock.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

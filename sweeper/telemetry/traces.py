@@ -85,7 +85,7 @@ def _step(
 
 
 def rows(trace: Trace) -> Iterator[dict[str, object]]:
-    """Yield a row per step. Each row also has the run, task and outcome of the trajectory."""
+    """Yield a row per turn. Each row also has the run, task and outcome of the trajectory."""
     for step, tokens in zip(trace.steps, trace.tokens, strict=True):
         yield {"schema": 1, "trace": _hash(trace.key)[:32], **trace.about, **step, **tokens}
 

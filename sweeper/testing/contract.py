@@ -88,8 +88,8 @@ class Site:
     its block runs (None: the site cannot cause this event). `hold` yields resources with which a
     job stays pending. `silence` keeps the platform from answering. `preempt` and `lose_node` get
     the backend's id of a job. `preempt` takes the job's machine away like a spot market, and
-    `lose_node` like a power cut. In tests of these two events, jobs have the resources `fragile`,
-    with which the platform must not restart a job.
+    `lose_node` like a power cut. In tests of these two events, jobs also get the resources
+    `fragile`, so that the platform does not restart them.
     """
 
     name: str
@@ -137,8 +137,8 @@ class Site:
         saves: float = 0.0,
         resources: Mapping[str, object] = _NOTHING,
     ) -> JobSpec:
-        """Return a job that runs until `finish` is called. A cancelled job first saves for `saves`
-        seconds."""
+        """Return a job that runs until `finish` is called or the job is cancelled. After SIGTERM,
+        the job saves for `saves` seconds before it ends. `extra` are arguments of the job."""
         where = str(self.place(sweep))
         self._submitted.setdefault(sweep, []).append(token)
         argv = [self.python, "-c", _JOB, str(saves), *extra, where, token]
@@ -264,8 +264,8 @@ class BackendContract:
         assert {status.state for status in other.poll(tokens).values()} == {JobState.RUNNING}
 
     def test_jobs_that_are_to_be_shown_together(self, site: Site) -> None:
-        """Submit jobs for one window in two calls, and also a job without a window. At a site with
-        16 parallel jobs, the jobs do not fit into one window."""
+        """Submit jobs with the same `window` in two calls, and also a job without a `window`. If
+        `site.parallel` is at least 16, there are more jobs than a window shows."""
         backend = site.open()
         tokens = [f"ababababab{index:02d}-a1" for index in range(max(2, min(16, site.parallel)))]
         jobs = [site.job(token)._replace(window="lr=0.1: a.b") for token in tokens]
@@ -314,8 +314,8 @@ class BackendContract:
 
     def test_what_is_submitted_twice(self, site: Site) -> None:
         """Submit a job twice, as a launcher does after the reply to its first submission was lost.
-        The backend may make one job or two. While a job exists, the backend reports the token. A
-        cancellation of the token stops all jobs."""
+        The backend may make one job or two. The backend reports the token while such a job exists,
+        and cancelling the token stops all of these jobs."""
         backend, token = site.open(), "adadadadadad-a1"
         backend.submit([site.job(token)])
         site.await_start(token)

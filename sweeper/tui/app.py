@@ -363,7 +363,7 @@ class WatchApp(App[int]):
             await self.action_open(run.id)
 
     async def action_steer(self, kind: str) -> None:
-        """Ask the user whether to cancel or retry the selected runs."""
+        """Ask the user to confirm the action `kind` (`cancel` or `retry`) on the selected runs."""
         screen = self.screen
         if not isinstance(screen, WatchScreen) or not screen.chosen[0]:
             return

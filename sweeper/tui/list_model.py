@@ -23,9 +23,9 @@ _INTEREST = (
 
 
 class Group(NamedTuple):
-    """Runs under one heading. `key` identifies the group. `measured` is the number of runs with a
-    value that counts, and `mean` is the mean of these values on `scale`. `rank` is the group's rank
-    by mean. `mean` and `rank` are None if unknown."""
+    """Runs under one heading. `key` identifies the group. `mean` is the mean value of the runs for
+    which `RunView.counts` is true, and `measured` is the number of these runs. If `scale` is `log`,
+    `mean` is the geometric mean. `rank` is the group's rank by mean. None means unknown."""
 
     key: str
     title: str
@@ -134,7 +134,7 @@ def _groups(
 
 
 def _in_stage(group: Group, stage: str, by: str, folded: Collection[str]) -> Group:
-    """Make the group's key and title unique to its stage."""
+    """Return the group with the stage in its key and title."""
     title = group.title if by in ("stage", "cell") else f"{stage}: {group.title}"
     key = f"{by}:{title}"
     rank = None if by == "stage" else group.rank
@@ -172,10 +172,10 @@ def _setting(run: RunView, axis: str) -> str:
 
 
 def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
-    """Return the runs that match the filter `wanted`, and "". If the filter is invalid, return all
-    runs and an error message. A filter is either a condition such as `learning_rate < 1e-3 and
-    state = failed`, or a list of words. Each word must occur in a run's name, state, remark, alarms
-    or tags."""
+    """Return the runs that match the filter `wanted`, and an error message. The message is "" if
+    the filter is valid; otherwise all runs are returned. A filter is either a condition such as
+    `learning_rate < 1e-3 and state = failed`, or words separated by spaces. Each word must occur in
+    a run's name, id, state, remark, alarms or tags."""
     if not wanted.strip():
         return list(runs), ""
     try:

@@ -26,8 +26,8 @@ class RunView(NamedTuple):
 
     `state` is the name of the run's state. `attempt` is the number of the latest attempt. `wants`:
     the run needs an attempt that has not started. `waits` is the reason why the service delays the
-    run. `observed` is any other observation of the launcher. `silent`: no heartbeat for longer than
-    `launch.lease`. `stalled`: no step for too long, according to the launcher. `reason` is the
+    run. `observed` is what else the launcher reports about the run. `silent`: no heartbeat for
+    longer than `launch.lease`. `stalled`: no step for too long, says the launcher. `reason` is the
     reason for the run's end, and `last_line` is the last output line of a failed run. `step` is the
     last recorded step, `total` the number of steps, and `fraction` the completed fraction. `eta` is
     the number of seconds until the run's end, and `beat` the number of seconds since the last
@@ -190,8 +190,8 @@ def sweep_remaining(
     at_work: Sequence[float | None], waiting: int, typical: float | None, slots: int
 ) -> float | None:
     """Estimate the seconds until a sweep ends. `at_work` has the remaining seconds of each running
-    run. `waiting` more runs start as soon as one of `slots` slots is free, and take `typical`
-    seconds each. Return None if runs are left and no duration is known."""
+    run. `waiting` other runs will execute, at most `slots` at the same time. `typical` is a run's
+    duration in seconds. Return None if runs are left and no duration is known."""
     estimates = [seconds for seconds in at_work if seconds is not None]
     if at_work and not estimates and typical is None:
         return None
@@ -210,9 +210,9 @@ def sweep_remaining(
 
 
 def counts_so_far(state: str, wants: bool, value: float | None, diverged: bool) -> bool:
-    """Return whether a run is included in means and ranks. Ended runs follow the rule of the
-    report. A run that has not ended, or that starts again (`wants`), counts like a succeeded run
-    with its current value."""
+    """Return whether a run is included in means and ranks, by the same rule as in the report
+    (`cells.counts`). However, a run that has not ended, or that starts again (`wants`), is treated
+    as succeeded."""
     return counts("succeeded" if wants or state in OPEN else state, value, diverged)
 
 

@@ -118,8 +118,8 @@ def curve_lines(
 
 
 def _compared(step: float, other: Points) -> str:
-    """Describe another run's value at or before `step`, and its latest value. If that run begins
-    after `step`, use its first value."""
+    """Describe two points of another run: the last point up to `step` (if there is none, the first
+    point), and the latest point."""
     place = bisect_right(other, step, key=lambda point: point[0])
     then, number = other[max(0, place - 1)]
     last_step, last = other[-1]
@@ -149,8 +149,8 @@ def _in_a_line(
 
 
 def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
-    """Return two lines about the best other run: its name, and the settings in which it differs
-    from `run`. If `best` is not in the view, return one line without a name."""
+    """Return two lines about the best other run, which has the id `best`: its rank and name, and
+    the settings that differ from `run`. If the view has no such run, return only the rank."""
     best_view = next((other for other in view.runs if other.id == best), None)
     if best_view is None:
         return [_place_of(run)]

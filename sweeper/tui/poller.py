@@ -166,8 +166,8 @@ class Poller:
         )
 
     def _has_grown(self) -> bool:
-        """Return whether the plan has grown since it was read, by the choice of runs that a later
-        stage starts from or by a new round of a race."""
+        """Return whether the plan has grown since it was read: runs were chosen for a later stage,
+        or a race has a new round."""
         plan = self.sweep.plan
         if plan.race is not None and plan.unknown:
             return self._store.exists(self._folder.race_round(len(plan.rounds) + 1))
@@ -191,8 +191,8 @@ class Poller:
         return ""
 
     def _replanned(self, launcher: object) -> bool:
-        """If the launcher has changed since the last call, read the plan again (only used with
-        remote stores). Return whether the plan was read."""
+        """Read the plan again if another launcher has started since the last call. Return whether
+        the plan was read. Only used on remote stores."""
         if self._plan_stamp == launcher:
             return False
         if self._view is None:
@@ -215,8 +215,8 @@ class Poller:
         return problem
 
     def _observations(self, problems: list[str]) -> Observations:
-        """Return the launcher's observations. A file on a local store is read again only if it
-        has changed."""
+        """Return the content of the launcher's file `observations.json`. On a local store, read
+        the file again only if the file has changed."""
         stamp = self._stamp(self._folder.observations)
         if stamp is None and not self._remote:
             return NO_OBSERVATIONS

@@ -96,8 +96,8 @@ def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
 
 
 def _troubles(view: SweepView) -> list[Span]:
-    """Return the sweep's problems, what delays it, and whether a launcher is running. The
-    launcher's reasons may be long, so they come near the end, which a small screen cuts off."""
+    """Return the sweep's problems and delays, and whether a launcher is running. Texts of the
+    launcher may be long, so they come last: a small screen cuts off the end of the line."""
     parts: list[Span] = []
     if view.problem:
         parts.append((f"outdated: {sanitize(view.problem)}", "bad"))
@@ -227,8 +227,8 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
 
 
 def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
-    """Return the columns for a run. If the run has no step and no value, and no column has the
-    remark, a wide remark replaces all columns but the first and the last."""
+    """Return the columns for a run. If the run has no step and no value, its remark may replace all
+    columns but the first and the last."""
     titles = {column.title for column in columns}
     if run.step is not None or run.value is not None or not {"state", "beat"} <= titles:
         return columns

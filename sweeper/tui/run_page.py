@@ -68,7 +68,6 @@ class _Metrics:
         return self._curves
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Add the metrics in new rows."""
         self._changed = True
         for row in rows:
             step = as_step(row.get("step"))
@@ -81,7 +80,7 @@ class _Metrics:
 
 
 class PageReader:
-    """Reads the data of one run's page. `run` is the run's handle. After a new attempt or a change
+    """A reader of one run's page data. `run` is the run's handle. After a new attempt or a change
     of the run's state, create a new reader. `handle` returns the handle of any run of the sweep.
     Ended runs are read only once."""
 

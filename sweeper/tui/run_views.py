@@ -127,8 +127,8 @@ def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
 
 @functools.lru_cache(maxsize=2)
 def _tables(root: str, memory: Folder) -> "Tabulator":
-    """Return the reader of a root's metrics. The reader is cached, because opening the root's
-    cache takes time."""
+    """Return a reader of the metrics in the store `root`. The reader is cached, because it takes
+    time to open."""
     from sweeper.results.metrics_reader import Tabulator
     from sweeper.results.problems import Problems
 
@@ -287,9 +287,9 @@ def why_waits(
     again: bool,
     wants: bool,
 ) -> str:
-    """Return the reason why the service delays a run, or "". If an attempt is open, the reason is a
-    pause that the run's worker or the launcher reports. If the run will be tried again, the reason
-    is the exhausted quota or the lost engine that ended the last attempt."""
+    """Return the reason why the service delays a run, or "". If a job of the run may be running,
+    the run's worker or the launcher reports the reason. If the service ended the last attempt
+    (exhausted quota, lost engine) and the run will be tried again, return why the attempt ended."""
     if state.state in OPEN:
         # Prefer the worker's heartbeat, since it is more recent than what the launcher publishes.
         # Of a remote store, only the launcher reads all heartbeats.

@@ -161,9 +161,9 @@ class ScreenModel:
     # Texts
 
     def heading_above(self, place: int) -> str:
-        """Return the heading that a run's line leaves out of its name. If runs are grouped by cell,
-        this is the cell's title. For another grouping, it is a blank, which indents the line.
-        Without a grouping, it is ""."""
+        """Return the part of a run's name that the list shows only in the heading above the run:
+        the cell's title if runs are grouped by cell. For another grouping, return a blank, which
+        indents the run's line. Without a grouping, return ""."""
         if self.grouping == "none":
             return ""
         group = self.group_of(place)

@@ -40,8 +40,8 @@ class Lines(Static):
 
 
 class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
-    """Textual's table of keys, followed by the screen's help text. Additional keys scroll both. The
-    table does not list these keys."""
+    """Textual's table of keys, followed by the screen's help text. The table does not list the keys
+    that scroll this widget."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "screen.help", "back", key_display="esc"),
@@ -61,8 +61,8 @@ class _Help(HelpPanel):
 
 
 class WatchScreen(Screen[None]):
-    """A screen of the view. The notice line is above the list of keys. It shows a message until the
-    next key press, and otherwise the default notice (`about`)."""
+    """A screen of the view. Above the list of keys is the notice line. The notice line shows a
+    message until the next key press, and otherwise the default notice (`about`)."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(

@@ -51,7 +51,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
     ]
 
     class Moved(Message):
-        """Posted when the cursor has moved."""
+        """The message that the cursor has moved."""
 
     def __init__(self, model: ScreenModel, glyphs: Glyphs) -> None:
         super().__init__()

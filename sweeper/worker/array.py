@@ -17,7 +17,7 @@ from sweeper.worker.claim import with_retries
 
 
 def main(arguments: list[str]) -> int:
-    """Replace this process by the job of this element. If that fails, return the exit code 1."""
+    """Execute the job of this array element in place of this process. Return 1 if that fails."""
     root, table, *command = arguments
     try:
         store = open_store(root)

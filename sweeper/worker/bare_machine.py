@@ -69,9 +69,9 @@ def build(
     """Build an environment in a subfolder of `folder` with the packages in `requirements`, the text
     of a requirements file. Return the path of the environment's interpreter. Reuse an earlier
     environment if its requirements, interpreter and package settings (such as `PIP_INDEX_URL`) were
-    the same. Use uv if it is installed, else venv and pip, with the variables in `environ`. Call
-    `goes_on` about once a second, and return None when `goes_on` returns False. Raises `BuildError`
-    and `OSError`."""
+    the same. Use uv if it is installed, else venv and pip. `environ` has their environment
+    variables. Call `goes_on` about once a second, and return None when `goes_on` returns False.
+    Raises `BuildError` and `OSError`."""
     key = (requirements, sys.version, sysconfig.get_config_var("SOABI"))
     key += (os.path.realpath(sys.executable), *_choices(environ))
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
@@ -96,9 +96,9 @@ def build(
 
 
 def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]]":
-    """Return the variables that choose packages, each with the contents of the files in its value
-    (such as constraints). Logins are removed from addresses, since a new login does not change the
-    packages."""
+    """Return (name, value, contents) for each environment variable that affects which packages are
+    installed. `contents` has the content of each file that the value names. Logins are removed from
+    URLs, since a new login does not change the packages."""
     choices: list[tuple[str, str, list[bytes]]] = []
     for name in sorted(filter(_CHOOSES.fullmatch, environ)):
         files = [path for path in environ[name].split() if os.path.isfile(path)]
@@ -112,8 +112,8 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
 
 def hold_build(top: str) -> None:
     """Protect the environment or the copy of the source at `top` from `sweeper store gc` until this
-    process ends, even after an `exec`. On a disk without locks, `top` is protected only by its
-    recent use."""
+    process ends, even after an `exec`. On a disk without locks, `top` is protected only while its
+    last use is recent."""
     descriptor = os.open(f"{top}.use", os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(descriptor, True)
     try:
@@ -165,9 +165,9 @@ def _make(top: str, requirements: str, installer: "_Installer") -> bool:
 
 
 class _Installer:
-    """Runs programs, and kills them when `goes_on` returns False. The programs inherit `lock`. When
-    the output of a program is shown, the values of `${NAME}` variables in `requirements` are
-    masked."""
+    """A runner of programs that kills them when `goes_on` returns False. The programs inherit the
+    file `lock`. When the output of a program is shown, the values of `${NAME}` variables in
+    `requirements` are masked."""
 
     def __init__(
         self,
