@@ -15,7 +15,7 @@ Place = tuple[Index, Index]
 
 
 class Found(NamedTuple):
-    """A trajectory: the file that contains it, its record, and the record's numbers."""
+    """A trajectory: the file that contains it, its record, and its metrics as one flat row."""
 
     file: SummaryFile
     record: Row
@@ -23,12 +23,12 @@ class Found(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """The number of the group, and the number of the trajectory in the group."""
+        """The index of the group, and the index of the trajectory in the group."""
         return _index(self.record.get("group_idx")), _index(self.record.get("traj_idx"))
 
     @property
     def iteration(self) -> Index:
-        """The number of the iteration; None if it is not a valid number."""
+        """The iteration of the trajectory; None if unknown."""
         return _index(self.numbers.get("iteration"))
 
 
@@ -45,9 +45,9 @@ class Words:
         self._latest: tuple[str, dict[Place, Transcript]] = ("", {})
 
     def of(self, rollout: Found) -> Transcript:
-        """Return the conversation of a trajectory, from the transcript or from the messages that
-        the turns logged. The logged messages are used if the transcript has no conversation, or if
-        the match is uncertain and the turns logged answers."""
+        """Return the conversation of a trajectory, from the transcript file or from the messages
+        in the trajectory's record. The record is used if the file has no conversation, or if the
+        file's conversation may be another trajectory's and the record has the model's messages."""
         if self._latest[0] != rollout.file.path:
             self._latest = (rollout.file.path, self._words_of(rollout.file))
         words = self._latest[1].get(rollout.place)
@@ -83,7 +83,7 @@ class Words:
 
 
 def _index(value: object) -> Index:
-    """Return the number of a group or trajectory in a summary; None if invalid."""
+    """Return `value` if it is a number or a string, else None."""
     return value if isinstance(value, int | float | str) else None
 
 

@@ -87,7 +87,7 @@ class RecordedRun(ABC):
 
     @property
     def key(self) -> dict[str, str]:
-        """The values that identify the run in every table: `RUN_KEY`."""
+        """The run's id, sweep and root, which identify the run in every table."""
         return {"run": self.id, "sweep": self.sweep, "root": self.root}
 
     @functools.cached_property
@@ -106,11 +106,11 @@ class RecordedRun(ABC):
         root."""
 
     def log_paths(self) -> list[str]:
-        """Return the folder in which the recipe writes, its `log_path`, for each attempt."""
+        """Return the `log_path` of each attempt: the folder in which the recipe writes."""
         return self.folders()
 
     def metrics_paths(self) -> list[str]:
-        """Return the current paths of the attempts' metrics files, oldest attempt first."""
+        """Return the path of each attempt's metrics file, oldest attempt first."""
         return [path for path, _ in self._metrics_files()]
 
     def _metrics_files(self) -> list[tuple[str, Stamp | None]]:
@@ -118,13 +118,12 @@ class RecordedRun(ABC):
 
     @property
     def folder(self) -> str:
-        """The recipe's folder in the attempt that decides the run's state, relative to the root."""
+        """The `log_path` of the latest submitted attempt, relative to the store's root."""
         return self.folders()[-1]
 
     @property
     def path(self) -> str:
-        """The path of the recipe's folder (its `log_path`) in the attempt that decides the run's
-        state."""
+        """The full path or address of `folder`, the `log_path` of the latest submitted attempt."""
         return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
 
     def readable(self, find: Callable[[], T], otherwise: T) -> T:
@@ -140,7 +139,7 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def outcome(self) -> Outcome:
-        """The outcome of the attempt that decides the run's state; empty if unknown."""
+        """The outcome of the latest submitted attempt; empty if unknown."""
         return NOTHING
 
     def used(self, attempt: int) -> Used:
@@ -161,31 +160,32 @@ class RecordedRun(ABC):
 
     @property
     def origin(self) -> Origin | None:
-        """The provenance of the attempt that decides the run's state; None if unknown."""
+        """The provenance of the latest submitted attempt; None if unknown."""
         return None
 
     @property
     def reason(self) -> str | None:
-        """The reason why the attempt that decides the run's state ended; None if unknown."""
+        """The reason why the latest submitted attempt ended; None if unknown."""
         return self.outcome.reason
 
     @property
     def explained(self) -> str | None:
-        """The reason, and the cause of a failure (`error: ValueError: no`); None if unknown."""
+        """The `reason`, and if the run has failed also the cause (`error: ValueError: no`). None
+        if unknown."""
         detail = self.outcome.detail if self.state is State.FAILED else None
         return ": ".join(filter(None, (self.reason, detail))) or None
 
     @property
     def last_event(self) -> str | None:
-        """The time of the run's last event (UTC, ISO 8601). None if the run has no events, as
-        always for runs outside sweeps."""
+        """The time of the run's last event (UTC, ISO 8601); None if there is none. Runs outside
+        sweeps have no events."""
         return None
 
     @property
     def times(self) -> "Times":
-        """The times of the run. `started` is the start of the first attempt, and `ended` the end of
-        the attempt that decides the run's state (UTC, ISO 8601). `wall_s` is the total seconds of
-        attempts with an outcome. Unknown times are None."""
+        """The times of the run. `started` is when the first attempt started, `ended` is when the
+        latest submitted attempt ended (UTC, ISO 8601). `wall_s` is the sum of the recorded
+        durations of all attempts, in seconds. Unknown times are None."""
         return {"started": None, "ended": None, "wall_s": None}
 
     def record(self, *, values: bool = True) -> "RunRecord":
@@ -274,8 +274,8 @@ class RecordedRun(ABC):
 
     @property
     def readable_history(self) -> Merged:
-        """The history. If it cannot be read and the run has an `on_error`, pass the error to
-        `on_error`; the history is then empty."""
+        """The `history`. If it cannot be read and the run has an `on_error`, the error is passed
+        to `on_error`, and the history is empty."""
         return self.readable(lambda: self.history, NO_ROWS)
 
     def checkpoint_records(self) -> list[dict[str, object]]:
@@ -338,8 +338,8 @@ class RecordedRun(ABC):
         return pandas.DataFrame(records, columns=keys)
 
     def plot(self, *keys: str) -> Any:
-        """Return a plotly figure of metrics by step. Without `keys`, the figure shows the run's own
-        metric. Raises `UsageError` if the run has no metric, or if a metric was not recorded."""
+        """Return a plotly figure of the metrics `keys` by step (default: the metric of the grid).
+        Raises `UsageError` if there is no metric to show, or if a metric was not recorded."""
         import plotly.graph_objects as go  # pyright: ignore[reportMissingTypeStubs]
 
         wanted = keys or ((self.metric["name"],) if self.metric is not None else ())

@@ -29,7 +29,8 @@ records, the key `_PARENT` has the address of the evaluated weights."""
 
 class Score(NamedTuple):
     """The score of a checkpoint on a suite. `step` is None if unknown. `path` is the checkpoint's
-    address. `items` and `errors` are numbers of answers. `time` is the time of the evaluation."""
+    address. `items` is the number of evaluated items, `errors` the number of items with an error.
+    `time` is when the checkpoint was evaluated. Fields other than the first four may be unknown."""
 
     checkpoint: str
     step: float | None
@@ -69,7 +70,7 @@ def suite_of(key: str) -> str | None:
 
 
 def item_keys(key: str) -> list[str]:
-    """Return the names of metrics that may contain the number of items behind a score."""
+    """Return the metrics that may tell how many items the score `key` was computed from."""
     return [f"{key.removesuffix('score')}{name}" for name in _ITEMS]
 
 
@@ -128,7 +129,7 @@ def _stored(
     records: Sequence[Mapping[str, object]],
 ) -> list[Score]:
     """Return the scores in the folders of evaluations. If an evaluation has no `metadata.json`, its
-    checkpoint is named after the folder (`LAST` for the run's own folder)."""
+    checkpoint is named after the folder, or `LAST` if the folder is an attempt's folder."""
     by_name: dict[str | None, Mapping[str, object]] = {}
     for record in records:
         names = (_text(record.get(key)) for key in ("name", "sampler_path", "state_path"))
@@ -156,7 +157,7 @@ def _stored(
 
 
 def _evaluations(paths: Collection[str]) -> dict[str, list[str]]:
-    """Return the suites that have results, by the folder of the evaluation."""
+    """Return a dict from the folder of each evaluation to its suites that have results."""
     folders: dict[str, list[str]] = {}
     for path in sorted(paths):
         folder, _, name = path.rpartition("/")
@@ -177,7 +178,7 @@ def _text(value: object) -> str | None:
 
 
 def read_document(run: "RecordedRun", path: str) -> dict[str, object]:
-    """Read a JSON object. Return an empty dict for a missing file or anything else."""
+    """Read a JSON object. Return {} if the file is missing or has no valid JSON object."""
     try:
         document = decode(run.store.read(path))
     except (NotFound, ValueError):
@@ -222,7 +223,7 @@ def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Serie
 
 def _distinguished(scores: Sequence[Score]) -> list[Score]:
     """Return the last score of each checkpoint and suite. If checkpoints with different addresses
-    share a name, such as `final`, add the address to each name."""
+    have the same name, such as `final`, append the address to each of these names."""
     last = merged(sorted(scores, key=lambda score: score.time or ""))
     paths: dict[str, set[str | None]] = {}
     for score in last:

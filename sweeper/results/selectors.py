@@ -28,9 +28,10 @@ def pick(
     dropped: bool = False,
 ) -> list[RecordedRun]:
     """Return the runs that match a selector in `names`, are in one of `states`, and meet the
-    condition `where`, in the order of `runs`. A retired run that has ended is returned only for a
-    selector that matches no other run, or if `dropped` is set or `where` mentions `retired`. Raises
-    `NotFound` for a selector without a match, `UsageError` for an invalid state or condition."""
+    condition `where`, in the order of `runs`. Unless `dropped` is set or `where` mentions
+    `retired`, a selector matches retired runs that have ended only if it matches no other run.
+    Raises `NotFound` for a selector without a match, `UsageError` for an invalid state or
+    condition."""
     check_states(states)
     dropped = dropped or asks_for_dropped(where)
     chosen = list(runs) if dropped else current(runs)

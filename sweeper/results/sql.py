@@ -87,7 +87,7 @@ def ask(
 
 
 def _parsed(connection: "duckdb.DuckDBPyConnection", statement: str) -> list[dict[str, object]]:
-    """Parse a statement into its parts. Raises `UsageError`."""
+    """Return all nodes of a statement's syntax tree. Raises `UsageError` for a syntax error."""
     [(text,)] = connection.execute("select json_serialize_sql(?)", [statement]).fetchall()
     parsed = json.loads(text)
     if parsed["error"]:
@@ -127,7 +127,7 @@ def _refuse(nodes: list[dict[str, object]]) -> None:
 
 
 def _nodes(tree: object) -> Iterator[dict[str, object]]:
-    """Yield all parts of a statement, at any depth."""
+    """Yield all nodes of a syntax tree, at any depth."""
     pending = [tree]
     while pending:
         part = pending.pop()

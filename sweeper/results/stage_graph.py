@@ -26,8 +26,8 @@ def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _below(plan: Plan, above: str | None) -> Iterator[Stage]:
-    """Yield the stages whose first source is the stage `above` (None: no stage). Each stage is
-    followed by the stages below it."""
+    """Yield the stages whose first source is the stage `above` (None: stages without a source
+    stage). Each stage is followed by the stages below it."""
     for stage in plan.stages:
         if (stage.before[0] if stage.before else None) == above:
             yield stage

@@ -33,10 +33,10 @@ class Status(NamedTuple):
     `held`: the reason why the last launcher started no more runs. `waits`: messages about runs that
     cannot start without a user's action. `usage`: the usage of the runs, as a launcher last
     computed it. `to_come`: stage -> the number of its runs that the plan does not contain yet.
-    `observed`: run id -> a running launcher's observation, or a note that the run waits for others.
+    `observed`: run id -> why the run does not start or progress, such as `queued: Priority`.
 
-    `unreachable`: the system that does not answer a running launcher. `limit`: a running launcher's
-    limit on jobs, if it is below the requested limit, with the reason `limit_why`.
+    `unreachable`: the error, if a backend or service does not answer a running launcher. `limit`:
+    a running launcher's limit on parallel jobs, if the limit was lowered. `limit_why`: the reason.
     """
 
     sweep: str
@@ -132,8 +132,8 @@ def stands_still(sweep: "Sweep") -> str | None:
 
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
-    """Return run id -> observation for the runs that wait for other runs, and messages about runs
-    that cannot start without a user's action."""
+    """Return a dict from the id of each run that waits for other runs to an observation that says
+    so, and messages about runs that cannot start without a user's action."""
     if not sweep.plan.stages:
         return {}, ()
     # Imported late: most sweeps have no stages.
@@ -176,8 +176,8 @@ def _observations(sweep: "Sweep") -> Observations:
 
 
 def check_service(sweep: "Sweep") -> None:
-    """Report a damaged `service.json`, the record of the last launch. A file that is missing or
-    cannot be read is not reported."""
+    """Pass the error to `sweep.unreadable` if the content of `service.json` is invalid. Ignore
+    all other errors, for example a missing file."""
 
     try:
         sweep.folder.read_service()

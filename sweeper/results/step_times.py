@@ -39,8 +39,8 @@ class StepTimes(NamedTuple):
 
 
 def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
-    """Return the step times of a run from the `sums` of its metrics `keys`; None if the time of
-    whole steps or the time of parts is missing."""
+    """Return the step times of a run that has recorded the metrics `keys`; None if the time of
+    whole steps or the time of parts is missing. `sums` reads the sum of a metric's values."""
     clock = next((key for key in CLOCKS if key in keys), None)
     named = {name: key for key in keys if key not in CLOCKS and (name := _part(key))}
     if clock is None or not named:
@@ -53,8 +53,8 @@ def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
 
 
 def timelines(paths: Iterable[str]) -> dict[str, str]:
-    """Return kind -> path of the newest file of this kind (such as `Gantt chart`), for the
-    timelines that tinker-cookbook has written for a run."""
+    """Return a dict from each kind of tinker-cookbook's timelines (such as `Gantt chart`) to the
+    newest file of this kind in `paths`."""
     newest: dict[str, str] = {}
     for path in sorted(paths, key=_by_number):
         name = path.rpartition("/")[2]

@@ -100,7 +100,7 @@ class Sweep:
 
     @functools.cached_property
     def launches(self) -> Launches:
-        """The launches of the sweep, which recorded the provenance of its runs."""
+        """The recorded launches of the sweep."""
         return Launches(self.folder, self.plan)
 
     @functools.cached_property
@@ -131,7 +131,8 @@ class Sweep:
         return {run.id: run for run in self.runs}
 
     def ancestors(self, run: str) -> tuple["SweepRun", ...]:
-        """Return the runs that a run started from, nearest first."""
+        """Return the runs of earlier stages from which a run started, directly or indirectly,
+        nearest first."""
         if not self._by_id[run].parents:
             return ()
         from sweeper.sweep.stage_runs import lineage  # imported late: most sweeps have no stages
@@ -285,9 +286,8 @@ class SweepRun(RecordedRun):
         )
 
     def _start_of(self, last: Outcome) -> str | None:
-        """Return when the deciding attempt started. `last` is the body of the event that decides
-        the run's state. If the attempt was lost, this body does not contain the start, but the
-        claim does."""
+        """Return when the latest submitted attempt started. `last` is its outcome. The outcome of
+        a lost attempt does not contain the start, but the attempt's claim does."""
         if last.started is None and (self._state.attempt, Event.CLAIMED) in self.events:
             last = self.ended(self._state.attempt)
         return last.started
@@ -335,8 +335,8 @@ class SweepRun(RecordedRun):
         return read_heartbeat(self.store, self.sweep_folder.heartbeat(self.id, attempt))
 
     def ended(self, attempt: int) -> Outcome:
-        """Return the body of an attempt's most informative event; `NOTHING` without readable
-        events."""
+        """Return the outcome of an attempt, or its claim if it has no readable outcome; `NOTHING`
+        if neither can be read."""
         happened = self._sweep.events.get(self.id, ())
         for event in (event for event in _END_EVENTS if (attempt, event) in happened):
             with suppress(NotFound):
@@ -358,7 +358,7 @@ class SweepRun(RecordedRun):
 
     @property
     def lineage(self) -> tuple["SweepRun", ...]:
-        """The runs that this run started from, nearest first."""
+        """The runs of earlier stages from which this run started, nearest first."""
         return self._sweep.ancestors(self.id)
 
     @property
@@ -369,7 +369,7 @@ class SweepRun(RecordedRun):
         return self._sweep.launches.of(ending.launch, ending.program, ending.opened)
 
     def origin_of(self, attempt: int) -> Origin | None:
-        """Return the provenance of an attempt, even if it has not started; None if unknown."""
+        """Return the provenance of an attempt, which may still be waiting; None if unknown."""
         return self._sweep.launches.of(*self._launch_of(attempt, self.ended(attempt)))
 
     @property

@@ -73,8 +73,8 @@ def _pauses(pauses: Sequence[Paused], started: datetime, ended: datetime) -> Ite
 
 
 def _opened(run: SweepRun, attempt: int) -> datetime | None:
-    """Return the time when an attempt was opened. None for an attempt that its backend
-    restarted."""
+    """Return when the launcher was about to submit an attempt. None for an attempt that the
+    backend itself restarted."""
     with suppress(NotFound):
         return _time(run.sweep_folder.read_event(run.id, attempt, Event.INTENT).time)
     return None

@@ -36,8 +36,8 @@ class Adapter(NamedTuple):
 
 def choose(run: RecordedRun, checkpoint: str, *keys: str) -> Row:
     """Return the record of a run's checkpoint. `checkpoint` is `final`, `best` (by the metric) or a
-    checkpoint's name. Only records with an address under one of `keys` (default: `STATE`) are
-    considered. Raises `NotFound` if there is no such record."""
+    checkpoint's name. The record must have one of `keys` (default: `STATE`), whose value is the
+    checkpoint's address. Raises `NotFound` if there is no such record."""
     keys = keys or (STATE,)
     records = [r for r in run.checkpoint_records() if any(r.get(key) for key in keys)]
     name = f"{run.sweep}/{run.name}"
@@ -58,7 +58,7 @@ def choose(run: RecordedRun, checkpoint: str, *keys: str) -> Row:
 
 
 def download(service: Service, path: str, folder: str) -> Adapter:
-    """Download the adapter of a checkpoint to a new folder, in PEFT's format. Raises `NotFound` if
+    """Download a checkpoint's adapter, in PEFT's format, to a new folder. Raises `NotFound` if
     the service no longer has the checkpoint, `EnvironmentFailure` if the download fails. The SDK
     runs in a separate process, because the SDK may abort the process that uses it."""
     # The SDK would retry for minutes. This request fails at once.
@@ -100,8 +100,7 @@ def _export(url: str, path: str, folder: str) -> None:
 
 
 def _plain_name(file: str) -> str:
-    """Return the name of a file that the service lists. Raises `EnvironmentFailure` if the name is
-    a path."""
+    """Return `file` if it is a plain file name, not a path; else raise `EnvironmentFailure`."""
     if os.path.basename(file) != file or file in ("", ".", ".."):
         raise EnvironmentFailure(f"the service lists a file {file!r}, but a file's name has no /")
     return file

@@ -152,8 +152,8 @@ def check_keys(
     views: Sequence[Mapping[str, object]],
     records: Sequence[Mapping[str, object]],
 ) -> None:
-    """Raise `UsageError` if there are runs and one of the keys is missing from all runs. `views`
-    has the values of each run by key, `records` the record of each run."""
+    """Raise `UsageError` if there are runs and one of the keys is missing from all runs. `records`
+    has the record of each run, `views` the same runs as `keyed` returns them."""
     known_keys = {key for view in views for key in view}
     for key in sorted(set(keys) - known_keys) if records else ():
         import difflib  # imported late: only needed for wrong conditions

@@ -10,7 +10,7 @@ used too much memory; or it created too many files. Empty if it has an exit code
 
 
 class Died(Exception):
-    """The environment has ended or does not answer. This is not a failure of the model."""
+    """The error of an environment that has ended or does not answer. The model is not at fault."""
 
 
 class NotThere(Exception):
@@ -19,8 +19,8 @@ class NotThere(Exception):
 
 class Result(NamedTuple):
     """The result of a command: its exit code, and its output (standard output and standard error
-    together). `lost` bytes are missing in the middle of a long output. If the command has no exit
-    code, `ended` is the reason, and the next command gets a new shell."""
+    together). `lost` is the number of bytes that were left out in the middle of a long output. If
+    the command has no exit code, `ended` is the reason, and the next command gets a new shell."""
 
     code: int | None
     output: bytes
@@ -54,8 +54,8 @@ class Limits:
 class Made:
     """The description of an environment. `root` is a folder with a Linux file system (None: use
     this machine's programs). Commands start in `workdir`, with the variables `env`. `folder` is the
-    task's folder. Containers are built from the Dockerfile in `context` (default: `environment` in
-    `folder`) within `build_seconds`. Without a Dockerfile, `image` is used."""
+    task's folder. A container's image is built from the Dockerfile in `context` (default:
+    `environment` in `folder`) within `build_seconds`. Without a Dockerfile, `image` is used."""
 
     root: str | None = None
     workdir: str = "/app"
@@ -71,9 +71,9 @@ class Environment(Protocol):
     """An isolated environment. Its paths are absolute (`/app/x`).
 
     Every method except `stop` raises `Died` if the environment has ended. Only one thread at a time
-    may use the environment, but any thread may call `stop`. `root` is the prefix that paths need in
-    commands; empty if the environment has its own root folder. If `built` is True, `start` executes
-    the task's Dockerfile.
+    may use the environment, but any thread may call `stop`. Commands must put `root` before each
+    path of the environment. (It is empty if the environment has its own root folder.) If `built` is
+    True, `start` executes the task's Dockerfile.
     """
 
     root: str
@@ -94,8 +94,8 @@ class Environment(Protocol):
         ...
 
     def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
-        """Write files by path, and create their folders. Files that start with `#!` become
-        executable. Raises OSError on failure, for example if no space is left."""
+        """Write `files` (path -> content), and create their folders. Files that start with `#!`
+        become executable. Raises OSError on failure, for example if no space is left."""
         ...
 
     def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:

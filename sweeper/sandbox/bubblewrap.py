@@ -193,8 +193,8 @@ _WITH_US = ("--user", "--map-current-user", "--pid", "--fork", "--kill-child=KIL
 
 
 def _start(over_root: Sequence[str] = ()) -> list[str]:
-    """Return the beginning of the command that starts an environment. Its programs have absolute
-    paths, since the command runs with a fixed PATH."""
+    """Return the beginning of the command that starts an environment. The command names programs
+    by absolute paths, since it runs with a fixed PATH."""
     bwrap, nice, setpriv, unshare = (
         shutil.which(name) or name for name in ("bwrap", "nice", "setpriv", "unshare")
     )
@@ -299,8 +299,8 @@ class Bubblewrap(InShell):
 
 
 def _file_system(made: Made) -> list[str]:
-    """Return the options for the file system: a given root under a writable layer in memory, or
-    else an empty file system in memory with this machine's programs, read-only."""
+    """Return bubblewrap's options for the file system. With a given root, this is the overlay of
+    `_over_root`. Without, it is a file system in memory with this machine's programs, read-only."""
     if made.root is not None:
         argv = ["--bind", f"{_UNDER}/merged", "/"]
     else:

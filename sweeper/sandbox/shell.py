@@ -72,9 +72,9 @@ done
 def supervisor(
     processes: str, prepare: str = "", limits: Limits | None = None, *, session: bool = False
 ) -> str:
-    """Return the supervisor's script. `processes` are the arguments of `kill` that end a shell and
-    all of its processes. The supervisor first executes `prepare`. With `session`, each shell gets
-    its own session."""
+    """Return the script of the supervisor, which starts a shell, and a new one when a shell ends.
+    `kill` gets the arguments `processes` to end a shell with all of its processes. The script first
+    executes `prepare`. With `session`, each shell gets its own session."""
     end_all = f"kill -KILL {processes}"
     lines = ["ulimit -c 0"]
     if limits is not None:
@@ -138,7 +138,7 @@ class Output:
 
 class Shell:
     """A shell in an environment, controlled through the supervisor `process`. `end_all` makes the
-    supervisor end all other processes. `why` returns the limit that these processes have exceeded,
+    supervisor end the shell and all other processes. `why` returns the limit that was exceeded,
     or "". `root` is the prefix of the environment's paths."""
 
     def __init__(
@@ -215,9 +215,9 @@ class Shell:
     def _exchange(
         self, request: bytes, word: str, output: Output, seconds: float, *, no_word: bool = False
     ) -> tuple[bool, int] | None:
-        """Write `request`, and read until `word` arrives with an exit code. Return (True, exit
-        code), or (False, exit code) if the shell has ended, or None after `seconds`. With
-        `no_word`, wait only for the end of the shell."""
+        """Write `request`, and read until the shell prints `word` and the command's exit code.
+        Return (True, exit code), or (False, exit code) if the shell has ended, or None after
+        `seconds`. With `no_word`, wait only for the end of the shell."""
         deadline = time.monotonic() + seconds
         unsent = memoryview(request)
         while True:

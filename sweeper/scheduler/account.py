@@ -79,8 +79,8 @@ def _absolute(place: str, base: str) -> str:
 
 
 def check_place(plan: Plan) -> None:
-    """Raise `EnvironmentFailure` if a plan's runs use a service and the place of quotas cannot be
-    read."""
+    """Raise `EnvironmentFailure` if a plan's runs use a service and the folder or store with the
+    quotas cannot be read."""
     if plan.service == "none":
         return
     settings = quota_settings()
@@ -122,8 +122,8 @@ def _environment_of(service: Service) -> Mapping[str, str]:
 
 
 def _handed_over(plan: Plan) -> str:
-    """Return the reference to the API key in a backend's option `secrets`; empty if there is no
-    such reference."""
+    """Return the reference by which a backend's option `secrets` provides the API key; "" if none
+    does."""
     for options in plan.launch.options.values():
         secrets = options.get("secrets")
         if isinstance(secrets, Mapping) and _KEY in secrets:
@@ -141,7 +141,7 @@ _WINDOW_SECONDS = 15.0
 
 class Load(NamedTuple):
     """The observed load: `busy` jobs run, the service delays `paused` of them, and `wanted`
-    more could start. `refused` is the reason why a job was rejected (a key of `labels.LOWERED`);
+    more could start. `refused` is the reason why a job was rejected, a key of `labels.LOWERED`;
     None if no job was rejected."""
 
     busy: int
@@ -215,9 +215,9 @@ _ALMOST = 1e-9
 
 
 class Claim(NamedTuple):
-    """The claim of a sweep, a member of the account, on slots. The sweep holds `held` slots and
-    could use `wants` more. `weight` is the sweep's priority, `turn` its position in the rotation
-    (see `grant`)."""
+    """The need of one member (a sweep of the account) for slots. The sweep holds `held` slots and
+    could use `wants` more. `weight` is its priority. `turn` is its position in the rotation (see
+    `grant`)."""
 
     weight: float
     held: int
@@ -298,7 +298,7 @@ collided do not collide again."""
 
 
 class AccountRecord(Protocol):
-    """The interface of an account's record."""
+    """A record of an account's quota (interface). Each page is one version of the quota."""
 
     is_remote: bool
     is_shared: bool
@@ -321,8 +321,8 @@ class AccountRecord(Protocol):
         ...
 
     def stamps(self) -> dict[str, int]:
-        """Return member -> stamp of its heartbeat at the last check. Each heartbeat changes the
-        stamp."""
+        """Return a dict from each member to a number that changes with each heartbeat, as of the
+        last `check`."""
         ...
 
 

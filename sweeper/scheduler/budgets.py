@@ -114,8 +114,8 @@ class AttemptUsage:
         return used
 
     def _recorded(self, key: Attempt, *, ended: bool) -> Usage:
-        """Return the usage recorded by an attempt whose calls are not metered. Return `NO_USAGE` if
-        a read fails, or if the last read from a remote store was only seconds ago."""
+        """Return the usage that an attempt's own records tell. Return `NO_USAGE` if they cannot be
+        read, or were read from a remote store only seconds ago."""
         now, store = self._context.clock(), self._context.store
         records = AttemptRecords(self._context.folder, *key, self._context.listed)
         at, records = self._records.get(key, (now - _SUM_SECONDS, records))
@@ -139,7 +139,8 @@ class AttemptUsage:
         return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
 
     def _counted(self, key: Attempt, recorded: Used) -> Used:
-        """Return the recipe's own counts if this machine can read them, else `recorded`."""
+        """Return `recorded`, with the usage in the attempt's usage files if this machine can read
+        them."""
         files = self._files.get(key)
         if files is None:
             folder = self._context.store.local_path(self._context.folder.attempt(*key))
@@ -165,8 +166,8 @@ class SweepUsageWatch:
         self._published: SweepUsage | None = None
 
     def check(self, plan: Plan) -> SweepUsage | None:
-        """Return the sweep's usage, which may be some seconds old. Return None if nothing was
-        counted yet, or if the usage of an attempt is unknown."""
+        """Return the sweep's usage, which may be some seconds old. Return None if no attempt has
+        used the service yet, or if the usage of an attempt is unknown."""
         now, views = self._context.clock(), self._run_table.views.values()
         events = sum(view.size for view in views)
         happened = events != self._events or self._published is None
@@ -204,8 +205,7 @@ _REMOTE_SECONDS = 5.0
 
 
 class Limits(NamedTuple):
-    """The limits of an account's budget, and the period that `budget` is for: `day`, `month` or
-    `all`."""
+    """The budget of an account. It is for each `day` or `month`, or for all time (`all`)."""
 
     budget: Budget
     per: str = "all"
@@ -270,7 +270,7 @@ class AccountBudget:
         return self.spent
 
     def exchange(self, now: Spent) -> None:
-        """Write the usage of this sweep, and read the usage of the others."""
+        """Write the usage of this sweep, and read the usage of the account's other sweeps."""
         self.trouble = None
         try:
             self._write(now)
@@ -295,8 +295,8 @@ class AccountBudget:
             self._mine = records
 
     def _recorded(self, now: Spent) -> SweepSpent:
-        """Return the usage that earlier launchers of this sweep have recorded for the account. If
-        the sweep was moved or copied, usage in the original's file is not recorded again."""
+        """Return the usage that earlier launchers of this sweep have recorded for the account. For
+        a moved or copied sweep, `counted` is the usage that the original sweep has recorded."""
         try:
             return read_as(self._store, self._path, daily_spending.read)._replace(
                 identity=self._identity
@@ -397,8 +397,8 @@ class Spending:
         return Spent(total(used.usage for used in usages), sum(used.seconds for used in usages))
 
     def _judge(self, limits: Budget, used: Spent, name: str, how: str) -> None:
-        """Record whether one of the `limits` is reached. Change nothing if running jobs must be
-        stopped already."""
+        """Record whether one of the `limits` is reached. Change nothing if an earlier limit
+        already stops the running jobs."""
         why = self._over(limits, used, name)
         if why is None or self.is_over:
             return

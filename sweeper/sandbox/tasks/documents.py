@@ -119,8 +119,8 @@ class Step:
 
     @property
     def solve_script(self) -> str:
-        """The path of the script with the reference solution. `solution` is this script or its
-        folder."""
+        """The path of the script with the reference solution. The field `solution` has this path
+        or the script's folder."""
         solution = self.solution or ""
         return solution if solution.endswith(".sh") else os.path.join(solution, "solve.sh")
 

@@ -52,7 +52,8 @@ def read_toml(text: str, source: str, problems: Problems) -> Node | None:
 
 
 class _Nodes:
-    """A builder of nodes. A node without a line number gets the line of its parent."""
+    """Converts TOML values to `Node`s with line numbers. A value whose line is unknown gets the
+    line of the table or list that contains it."""
 
     def __init__(self, source: str, lines: dict[Path, int]) -> None:
         self._source, self._lines = source, lines
@@ -286,7 +287,8 @@ def _healthcheck(table: HealthcheckTable | None) -> Healthcheck | None:
 
 
 def _check_variables(variables: Mapping[str, str], key: str, reading: Reading) -> None:
-    """Record each variable that a value uses without a default and that is not set here."""
+    """Record a mistake for each environment variable that one of the `variables` refers to without
+    a default and that is not set on this machine."""
     for name, value in variables.items():
         for wanted, default in VARIABLE.findall(value):
             if not default and wanted not in os.environ:
