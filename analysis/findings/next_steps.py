@@ -27,7 +27,7 @@ def next_steps(
     following: NextGrid | None,
     to_part: str,
 ) -> tuple[str, ...]:
-    """Return the next steps. Each is a sentence."""
+    """Return sentences that say what the user should do next."""
     by_kind = {finding.kind: finding for finding in findings}
     steps = list(failures(data))
     blocks = by_kind["blocks"].evidence if "blocks" in by_kind else None
@@ -138,7 +138,7 @@ def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
 
 
 def _again(ranking: Ranking) -> Iterator[str]:
-    """Yield next steps for cells with diverged or failed runs that may be better than the best."""
+    """Yield next steps for cells that beat the best cell except for failed or diverged runs."""
     if ranking.passed_over:
         names = labels.listed(names_of(ranking.passed_over), 3)
         yield f"Find out why runs of {names} diverge: their other runs beat the best cell's."

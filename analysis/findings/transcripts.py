@@ -74,8 +74,8 @@ def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
 def _answers(
     study: Study, compared: Compared, runs: Mapping[str, RecordedRun]
 ) -> dict[tuple[str, str], Ends]:
-    """Return a dict from (cell, item) to the best and the worst answer, for the items in
-    `compared.alone`."""
+    """Return a dict from (cell, item) to the best and the worst answer, for the items that only one
+    cell of a pair solves (`compared.alone`)."""
     wanted: dict[str, set[str]] = {}
     for pair in compared.alone:
         for cell in (pair.cell, pair.other):

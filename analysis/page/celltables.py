@@ -52,7 +52,7 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
 
 
 def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
-    """Return the table of the first `count` measured cells. Its plots have a scale for these
+    """Return the table of the first `count` measured cells. The scale of its small plots fits these
     cells."""
     cells = ranking.measured[:count]
     scale = _Scale(cells, ranking.scale)

@@ -21,7 +21,7 @@ from sweeper.store.documents import strict
 
 
 def document(study: Study) -> dict[str, Any]:
-    """Return the content of `report.json`, with the types of JSON."""
+    """Return the content of `report.json`, with only types that JSON has."""
     data = study.data
     content = {
         "schema": 1,

@@ -57,8 +57,8 @@ def elsewhere(data: SweepData) -> str | None:
 
 
 def launching(data: SweepData, grid: str, overrides: Sequence[str]) -> str:
-    """Return the command that launches a grid into the root of the sweep. `grid` is its full path
-    or address."""
+    """Return the command that launches a grid into the sweep's store. `grid` is the grid's full
+    path or address."""
     folder = _folder(data)
     words = [*_program(), "launch", _from(folder, grid), *overrides]
     words += ["--root", _from(folder, data.root)] if data.root else []
@@ -102,8 +102,7 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
 
 def reading_logs(data: SweepData) -> tuple[str, str] | None:
     """Return the command that shows the log of a run, as two parts: before and after the run's
-    name. None for runs in plain folders, which have no log, and if the sweeps have several
-    roots."""
+    name. None for runs in plain folders, which have no log, and for sweeps in different stores."""
     roots = {os.path.dirname(path.rstrip("/")) for path in data.paths}
     if not data.root or len(roots) > 1:
         return None

@@ -96,8 +96,8 @@ class History:
         return missing_at_end(self._columns, key)
 
     def series(self, key: str) -> Series:
-        """Return the points of a key in the rows that `objective.counting_rows` selects,
-        including NaN. If no row has a step, positions of rows serve as steps."""
+        """Return the points of a key, NaN included, in the rows that `objective.counting_rows`
+        selects. If no row has a step, positions of rows serve as steps."""
         values = self._numbers(key)
         stepped = np.isfinite(self.steps)
         rows = counting_rows(present(values), stepped)

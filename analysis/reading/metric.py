@@ -35,9 +35,9 @@ class Metric:
 def find_metric(
     planned: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
 ) -> Metric | None:
-    """Return the metric `name`, or the sweep's own metric if `name` is None. Return None if the
-    sweep has no metric either. Raises `UsageError` for an invalid `goal` or `at`, and if `goal`
-    is None and the name implies no goal."""
+    """Return the metric `name`, or the sweep's own metric if `name` is None. Return None if `name`
+    is None and the sweep has no metric. Raises `UsageError` for an invalid `goal` or `at`, and if
+    `goal` is None and the name implies no goal."""
     if at is not None and not is_at(at):
         raise UsageError(f"at={at!r} is not one of auto, last, best, mean_of_last=5")
     if goal not in (None, "minimize", "maximize"):
