@@ -82,11 +82,11 @@ def compare(
     by: str | Sequence[str] | None = None,
 ) -> Compared:
     """Compare cells by the column `metric` of a DataFrame that has a row for each run, such as the
-    result of `Registry.runs()`. `by` names the columns that define a cell. Without `by`, this is
-    `cell`; `sweep` and `root` are added if there are several sweeps or roots. A row counts if its
-    value is finite and its `state` is succeeded. Two cells are also compared by seed if each row
-    has a `seed` and no seed occurs twice in a cell. Raises `UsageError` for missing columns and for
-    an unknown goal."""
+    result of `Registry.runs()`. The columns `by` define a cell. Without `by`, the column `cell`
+    does, with `sweep` and `root` if there are several sweeps or roots. A row counts if its value is
+    finite and its `state`, if present, is succeeded. Two cells are also compared by seed if each
+    row has a `seed` and no seed occurs twice in a cell. Raises `UsageError` for missing columns and
+    for an unknown goal."""
     if goal not in ("minimize", "maximize"):
         raise UsageError(f"goal={goal!r} is not minimize or maximize")
     keys = _keys(frame, by)

@@ -37,10 +37,10 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def decimals(*values: float | None) -> int | None:
-    """Return how many decimals to show so that the values can be distinguished. Two significant
-    digits of their range are shown. The largest value gets three to five significant digits, and no
-    value more than six decimals. Return None if the values are too small or too large for
-    decimals."""
+    """Return how many decimals to show so that the values can be distinguished: enough for two
+    significant digits of their range (the largest minus the smallest value). But the largest value
+    gets three to five significant digits, and no value more than six decimals. Return None if the
+    values are too small or too large for decimals."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     largest = max((abs(value) for value in finite), default=0.0)
     spread = max(finite, default=0.0) - min(finite, default=0.0)
@@ -52,9 +52,9 @@ def decimals(*values: float | None) -> int | None:
 
 
 def deserved(mean: float | None, low: float | None, high: float | None) -> int | None:
-    """Return how many decimals the interval of a value justifies: two significant digits of half of
-    its width, and at most six decimals. Return None if there is no interval, or if the values are
-    too small or too large for decimals."""
+    """Return how many decimals the interval of a value justifies: those that show half of the
+    interval's width with two significant digits, but at most six. Return None if there is no
+    interval, or if the values are too small or too large for decimals."""
     if mean is None or low is None or high is None or not math.isfinite(high - low) or high <= low:
         return None
     if not 1e-4 <= max(map(abs, (mean, low, high))) < 1e7:
@@ -92,7 +92,7 @@ def together(*values: float | None) -> list[str]:
 
 
 def difference(value: float) -> str:
-    """Return a difference with its sign."""
+    """Return a difference as text, with its sign."""
     return ("+" if value > 0 else MINUS if value < 0 else "\u00b1") + number(abs(value), 3)
 
 
@@ -156,8 +156,7 @@ def brief(value: Any) -> str:
 
 
 def place(value: Any) -> str:
-    """Return the text of a value that a model computed. A float is rounded to three significant
-    digits."""
+    """Return the text of a value, with a float rounded to three significant digits."""
     if not isinstance(value, float) or not math.isfinite(value):
         return setting(value)
     short = float(f"{value:.3g}")
@@ -166,8 +165,8 @@ def place(value: Any) -> str:
 
 def shortened(texts: Sequence[str], width: int = 24) -> list[str]:
     """Return the texts, each shortened to `width` characters. Texts with different beginnings are
-    cut at the end. Texts with the same beginning are cut in the middle, or not at all if they would
-    become equal."""
+    cut at the end. Texts with the same beginning are cut in the middle. They are not cut if two
+    would become equal."""
     heads: dict[str, set[str]] = {}
     for text in texts:
         heads.setdefault(text[: width - 1], set()).add(text)

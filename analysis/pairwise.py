@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Row:
     """A cell of sweep A and the corresponding cell of sweep B. `difference` is the mean of B minus
-    the mean of A, on the scale of the comparison. `over_seeds` is the same for the seeds that both
-    cells have (None if there are none). `p` belongs to `difference`, corrected for the number of
-    rows (Holm)."""
+    the mean of A, on the scale of the comparison. `over_seeds` is this difference for only the
+    seeds that both cells have (None without such seeds). `p` is the p value of `difference`,
+    corrected for the number of rows (Holm)."""
 
     name: str
     a: Cell
@@ -100,11 +100,11 @@ def versus(
     goal: str | None = None,
     at: str | None = None,
 ) -> Versus:
-    """Compare two sweeps or two cells. A cell is written as `sweep/cell`; the beginning of its name
-    is enough. Cells of two sweeps are paired if the settings that vary within the sweeps are equal.
+    """Compare two sweeps or two cells. Write a cell as `sweep/cell`, with at least the beginning of
+    its name. Cells of two sweeps are paired if the settings that vary in the sweeps are equal.
     Raises `NotFound` if `a` or `b` does not exist. Raises `UsageError` if `a` or `b` matches
     several cells, if only one of them is a cell, if both are the same cell, if there is no metric,
-    or if the sweeps' metrics or their options differ."""
+    or if the two sweeps have different metrics or different options of the metric."""
     read = [_read(registry, reference, metric, goal, at) for reference in (a, b)]
     both = zip(settle(*read), (a, b), strict=True)
     left, right = (_side(registry, data, reference) for data, reference in both)

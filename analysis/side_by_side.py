@@ -14,8 +14,8 @@ from sweeper.results.items import Answer
 
 
 class Prompt(NamedTuple):
-    """An item and its answers. `texts` has the answers of each side, and `scores` the mean score of
-    each side (None if an answer was not graded). `right` is the right answer."""
+    """An item and its answers. `texts` has the answers of each side (see `Sides`), and `scores` the
+    mean score of each side (None if an answer was not graded). `right` is the right answer."""
 
     item: str
     prompt: str
@@ -27,11 +27,10 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class Ahead:
-    """A comparison of a side with the first side. `items` is the number of items. `difference` is
-    the mean score of this side minus that of the first side, and `low` and `high` are its 95 %
-    interval (None for fewer than two items). `gained` has the items that this side solves and the
-    first side does not solve. `lost` has the items that the first side solves and this side does
-    not solve."""
+    """A comparison of a side (a set of answers) with the first side. `items` is the number of
+    items. `difference` is the mean score of this side minus that of the first side. The 95 %
+    interval of the difference is from `low` to `high` (None for fewer than two items). `gained` has
+    the items that only this side solves, and `lost` the items that only the first side solves."""
 
     name: str
     items: int

@@ -85,9 +85,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Trend:
-    """An ordered axis along which the marginal mean improves at each step, up to the value at
-    `side` ("smallest" or "largest"). The difference between the ends is significant. `every` is set
-    if each step is significant."""
+    """An ordered axis along which the marginal mean improves at each step. The best mean is at the
+    "smallest" or the "largest" value (`side`). The difference between the means of these two values
+    is significant. `every` is set if each step is significant."""
 
     axis: str
     side: str
@@ -127,8 +127,8 @@ class Grid2:
 
 def find_axes(ranking: Ranking, sign: float) -> list[Axis]:
     """Return the axes that have two to `MOST` values among the usable cells, the largest effect
-    first. Cells with a diverged run and cells in `held_back` are not usable, because their means
-    may be too good."""
+    first. Cells with a diverged run and those in `ranking.held_back` (with failed runs) are not
+    usable, because their means may be too good."""
     cells = usable(ranking)
     axes = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
     return sorted(axes, key=lambda axis: -abs(axis.effect.value))
@@ -204,8 +204,8 @@ def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
     """Return the ordered axes with three or more values along which the marginal mean improves at
-    each step. Two differences must be significant at 2.5 % / number of matched `axes` (Bonferroni):
-    the difference between the ends, and the last step before the best end."""
+    each step. The difference between the two ends must be significant, and so must the step next to
+    the best end. The level is 2.5 % divided by the number of matched `axes` (Bonferroni)."""
     trends: list[Trend] = []
     family = 2 * max(sum(axis.matched for axis in axes), 1)
     for axis in axes:
@@ -231,9 +231,10 @@ def find_crossings(
     ranking: Ranking, axes: Sequence[Axis], sign: float, by: Sequence[str] | None = None
 ) -> list[Crossing]:
     """Return the interactions in which the best value of an axis `x` depends on another axis `y`.
-    Two values of `x` must change places, and each must be significantly better at some value of
-    `y`. In a sweep without interactions, the probability of a result is at most 5 %. With `by`, `y`
-    is one of these settings. Cells are compared only if all their other settings are equal."""
+    One value of `x` must be significantly better than another at one value of `y`, and worse at
+    another value of `y`. If a sweep has no interactions, the list is empty with a probability of at
+    least 95 %. With `by`, `y` is one of the settings in `by`. Cells are compared only if all their
+    other settings are equal."""
     if by is None:
         shown = [axis.key for axis in axes if axis.matched][:_PAIRED]
         pairs = [(x, y) for x in shown for y in shown if x != y]

@@ -217,8 +217,8 @@ def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
 
 
 def _cut(rollouts: Sequence[Rollout], limit: int | None) -> float | None:
-    """Return the fraction of truncated answers: those with `limit` or more tokens whose record does
-    not say that the model ended them. Return None without a limit or without answers."""
+    """Return the fraction of truncated answers. An answer with `limit` or more tokens is truncated,
+    unless its record says that the model ended it. Return None without a limit or answers."""
     if limit is None or not rollouts:
         return None
     return sum(r.length >= limit and r.ended is not True for r in rollouts) / len(rollouts)
@@ -311,8 +311,8 @@ def _flags(
 def _hollow(
     cell: CellBehaviour, ranking: Ranking, by_run: Mapping[str, list[Rollout]], gain: float
 ) -> list[Flag]:
-    """Return a flag if the reward rose but the fraction of correct answers did not. There is no
-    flag if at least 90 % of the last answers are correct."""
+    """Return a flag if the reward rose but the fraction of correct answers did not. Return no flag
+    if at least 90 % of the answers in the last iteration are correct."""
     ranked = next(entry for entry in ranking.cells if entry.name == cell.cell)
     marks = [[r for r in by_run[run.id] if r.correct is not None] for run in ranked.runs]
     right = _over_time([m for m in marks if m], _share_right)

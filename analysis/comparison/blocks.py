@@ -22,9 +22,9 @@ from sweeper.sweep.labels import plural
 @dataclass(frozen=True)
 class Block:
     """The cells with the same `value` of the setting that separates blocks. `best` is None if no
-    usable cell has a run that counts. `tied` has the cells that cannot be distinguished from
-    `best`. `comparisons` compares each other cell with `best`. `holes` has the combinations of
-    settings that were measured only in other blocks."""
+    usable cell has a run that counts (see `contrasts.usable` and `cells.rank`). `tied` has the
+    cells that cannot be distinguished from `best`. `comparisons` compares each other cell with
+    `best`. `holes` has the combinations of settings that were measured only in other blocks."""
 
     value: str
     cells: int
@@ -57,10 +57,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of a sweep. `by` is the setting that separates blocks, or a list of settings with
-    commas. If the user requested the blocks, `requested` is set; if not, `why` is the interaction
-    that was detected. `ragged` is set if the other settings were measured in different combinations
-    in different blocks."""
+    """The blocks of a sweep. `by` is the setting that separates blocks, or several settings with
+    commas between them. If the user requested the blocks, `requested` is set; if not, `why` is the
+    interaction that was detected. `ragged` is set if the combinations of the other settings that
+    were measured differ between blocks."""
 
     by: str
     requested: bool
@@ -80,9 +80,9 @@ class Blocks:
 
 
 def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
-    """Divide the cells into blocks by the settings `by`. Without `by`, use a setting with text
-    values if the best value of an axis depends on it. Return None if there are no blocks. Raises
-    `UsageError` for a setting that no cell has."""
+    """Divide the cells into blocks by the settings `by` (with commas between them). Without `by`,
+    use a setting with text values on which the best value of an axis depends. Return None if there
+    are no blocks. Raises `UsageError` for a setting that no cell has."""
     if by is not None:
         for key in keys_of(by):
             present = key in ranking.keys or any(_has(cell, key) for cell in ranking.cells)
@@ -155,9 +155,9 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, peers: Sequence[s
 
 
 def by_blocks(ranking: Ranking, partition: Blocks, sign: float) -> tuple[Ranking, Blocks]:
-    """Compare each cell with the best cell of its block. In the returned ranking, no cell is the
-    best of the sweep, and the interval of each block's best cell allows for its selection. If fewer
-    than two blocks have a best cell, return the arguments unchanged."""
+    """Compare each cell with the best cell of its block. In the returned ranking, `best` is None,
+    and the interval of each block's best cell allows for the choice of this cell. If fewer than two
+    blocks have a best cell, return the arguments unchanged."""
     if sum(block.best is not None for block in partition.blocks) < 2:
         return ranking, partition
     leaders: dict[str, str] = {}

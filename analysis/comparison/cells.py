@@ -31,9 +31,9 @@ from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, o
 @dataclass(frozen=True)
 class Cell:
     """A configuration and its runs. `settings` are the values that distinguish this cell from other
-    cells, with the declared axes first. `unset` are the keys that have the recipe's default here,
-    and are set in a cell with otherwise equal settings. `assumed` has a value for each failed run,
-    if the metric's rule says that failed runs count as the worst value."""
+    cells, with the declared axes first. `unset` are the keys that this cell leaves at the recipe's
+    default, but a cell with otherwise equal settings sets. If the metric has `failed: worst`,
+    `assumed` has the worst value of the sweep for each failed run."""
 
     name: str
     settings: Mapping[str, Any]
@@ -122,8 +122,8 @@ class Ranking:
     `best` is None if nothing was measured, if each measured cell has a diverged run or no run that
     counts, or if all runs gave the same value. `comparisons` has the comparisons of other cells
     with `best`. `passed_over` are cells with a better mean than `best`, but with a diverged run.
-    `held_back` are cells with a better mean than `best`, but with a failed run that could have had
-    the `worst` value of the sweep.
+    `held_back` are cells with a better mean than `best`, but not if the mean includes the `worst`
+    value of the sweep for each failed run.
 
     On the `scale` "log", means are geometric and comparisons are ratios. `keys` are the settings
     that distinguish the cells. Intervals do not exceed the `bounds` of the metric. `noise` is the
@@ -220,8 +220,8 @@ class Ranking:
 
 def rank(data: SweepData) -> Ranking:
     """Rank the cells by their mean over seeds. A run counts if it succeeded with a finite value. A
-    cell with a diverged run, or without a run that counts, cannot be the best. Under the rule
-    "bound", each failed run is ranked as if it had the worst value of the sweep."""
+    cell with a diverged run, or without a run that counts, cannot be the best. If the metric has
+    `failed: bound`, the order counts each failed run with the worst value of the sweep."""
     bounds, paid = _bounds(data), price(data)
     cells, scale, noise, keys = _cells(data, bounds)
     goal = data.metric.goal if data.metric is not None else "minimize"
@@ -289,8 +289,8 @@ def as_chosen(
 def bounded(
     comparisons: Mapping[str, Comparison], bounds: tuple[float, float]
 ) -> dict[str, Comparison]:
-    """Return the comparisons with `most`, the largest possible difference, set by the metric's
-    bounds. Comparisons on a log scale are unchanged."""
+    """Return the comparisons, with `most` (the largest possible difference) set to the distance
+    between the metric's bounds. Comparisons on a log scale are unchanged."""
     most = bounds[1] - bounds[0]
     linear = {name: entry for name, entry in comparisons.items() if entry.scale == "linear"}
     return {**comparisons, **{name: entry._replace(most=most) for name, entry in linear.items()}}
@@ -332,9 +332,9 @@ def _cells(
 
 
 def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | None:
-    """Return the smallest and the largest mean number of evaluations per run of a cell, if they
-    differ by more than about a quarter. Otherwise, or if runs are not judged by their best value,
-    return None. (With more evaluations, the best value is better by chance.)"""
+    """Compute the mean number of evaluations per run for each cell. Return the smallest and the
+    largest of these numbers if they differ by more than a quarter. Otherwise, or if runs are not
+    judged by their best value, return None. (More evaluations improve the best value by chance.)"""
     if data.metric is None or data.metric.at != "best":
         return None
     counts: list[float] = []

@@ -41,8 +41,8 @@ def level_mean(ranking: Ranking, cell: Cell) -> float:
 
 
 def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]]) -> Estimate:
-    """Return the weighted sum of the means of cells, without an interval if the noise is
-    unknown."""
+    """Return the weighted sum of the means of cells. `parts` has (cell, weight) pairs. If the noise
+    is unknown, the sum has no interval."""
     groups = [(cell.name, ranking.on_scale(cell)) for cell, _ in parts]
     return ranking.noise.contrast(groups, [weight for _, weight in parts])
 
@@ -71,8 +71,8 @@ def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate
 
 
 def ranged(estimate: Estimate, means: int) -> Estimate:
-    """Correct the difference between the best and the worst of several means for their selection.
-    The interval and p become those of a studentized range of `means` means."""
+    """Correct the difference between the best and the worst mean for the choice of these two. The
+    interval and p become those of the studentized range. `means` is the number of all means."""
     if estimate.error is None or estimate.df is None or means <= 2:
         return estimate
     reach = _quantile(means, round(estimate.df, 3)) / 2**0.5 * estimate.error

@@ -24,11 +24,11 @@ from sweeper.analysis.statistics.noise import NOISIER, fit_noise
 
 @dataclass(frozen=True)
 class Edge:
-    """An axis on which the best cell has the `side` ("smallest" or "largest") value, called the
-    end. Only values that were tried with the other settings of the best cell count; `values` is
-    their number. `suggestion` is the next value beyond the end (None if there is no sensible
-    value). `inner` is the value next to the end. `gain` is the difference between the end and
-    `inner` (None if no two cells allow a comparison), and `told` says whether the gain is
+    """An axis on which the best cell has the smallest or the largest value (`side`). This value is
+    called the end. `values` is the number of values that were compared: as a rule, those of cells
+    with the same other settings. `suggestion` is the next value beyond the end (None if there is no
+    sensible value). `inner` is the value next to the end. `gain` is the mean at the end minus the
+    mean at `inner` (None if no two cells can be compared), and `told` says whether the gain is
     significant. `stopped` is set if values beyond the end were tried, but only by cells with
     diverged or failed runs."""
 
@@ -58,11 +58,11 @@ def find_edges(
     *,
     alone: bool = False,
 ) -> list[Edge]:
-    """Return the settings in which the best cell has the smallest or the largest of the numbers
-    that were tried with its other settings. `tried` are the settings of all cells with a result.
-    `planned` are the settings of other cells: a setting is left out if a planned value is beyond
-    the end. With `alone`, if no second number was tried with the other settings of the best cell,
-    the numbers of all cells are used."""
+    """Return the settings in which the best cell has the smallest or the largest number. It is
+    compared with cells that have the same other settings. `tried` are the settings of all cells
+    with a result. A setting is left out if a cell in `planned`, with or without a result, has a
+    number beyond the end. With `alone`, if the compared cells have only one number, the numbers of
+    all cells in `tried` are used."""
     edges: list[Edge] = []
     for axis, value in best.items():
         row = [cell for cell in tried if _beside(cell, best, axis)]
@@ -102,8 +102,8 @@ def _same(cell: Mapping[str, Any], best: Mapping[str, Any], key: str) -> bool:
 def judge_edges(
     ranking: Ranking, sign: float, *, alone: bool = False, blocks: int = 1
 ) -> list[Edge]:
-    """Return the edges of the best cell, with a test of each. The tests are corrected for the
-    number of `blocks`. An axis has no edge if a cell with another value on this axis, and equal
+    """Return the edges of the best cell. Test the gain of each edge, corrected for the number of
+    axes and of `blocks`. An axis has no edge if a cell with another value on this axis, and equal
     other settings, has the same mean as the best cell."""
     best = ranking.best
     if best is None:

@@ -24,9 +24,10 @@ _LIMITS = ("max_turns", "context_limit", "time")
 class Figures:
     """Statistics of some episodes: their number, the mean reward, the fraction with the full
     reward, the mean number of turns, the fraction of truncated turns (`cut`), and the mean seconds
-    (None if no time is recorded). `stops` maps each limit to the fraction of episodes that it
-    ended, and `limited` is their sum. Over all episodes that were read, `failures` counts the
-    environments that died, and `lost` the episodes that were given up for this reason."""
+    (None if no time is recorded). `stops` maps each limit, such as `max_turns`, to the fraction of
+    episodes that this limit ended. `limited` is the sum of these fractions. Of all episodes that
+    were read, `failures` counts the environments that died, and `lost` the episodes that were given
+    up because their environment died."""
 
     episodes: int
     reward: float

@@ -29,8 +29,8 @@ class Place(NamedTuple):
     """The range of `axis`, from `low` to `high`, that contains the best values. A row is a group of
     cells that differ only on this axis, or a block. In a grid, `of` is the number of rows, and
     `counts` has the number of rows in which each value is best. In a random search, `of` is the
-    number of best cells, and `counts` is empty. `rows` is the name of the setting that separates
-    blocks, or "row". `texts` maps each value to its text in the names of cells."""
+    number of cells that give the range, and `counts` is empty. `rows` is the name of the setting
+    that separates blocks, or "row". `texts` maps each value to its text in the names of cells."""
 
     axis: str
     low: float

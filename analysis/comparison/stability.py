@@ -55,8 +55,8 @@ class Unstable:
 
 @dataclass(frozen=True)
 class Rate:
-    """How many runs with this `value` of a setting diverged or were unstable: `count` of the
-    `trials` runs with a result. `low` and `high` are Wilson's 95 % interval of the fraction."""
+    """The fraction of diverged or unstable runs at one `value` of a setting: `count` of the
+    `trials` runs with a result. Wilson's 95 % interval of the fraction is from `low` to `high`."""
 
     axis: str
     value: str
@@ -151,7 +151,7 @@ class _Scatter(NamedTuple):
 
 
 def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int) -> float:
-    """Return the limit beyond which half of a difference between values of a run is significant."""
+    """Return half of the smallest significant difference between two values of a run."""
     between, of_all = shared
     within = _about_a_line([course]) if len(course.values) >= _MANY else None
     scatters = [scatter for scatter in (between, within) if scatter is not None] or [of_all]

@@ -49,8 +49,8 @@ class AxisEffect:
     of the variance between cells that the axis explains. `permuted` is half of the increase of the
     squared prediction error if the values of the axis are shuffled, as a fraction of the same
     variance. At each of `xs`, `means` has the predicted metric at the average of all other axes,
-    with a 95 % band from `low` to `high`. If the prediction improves along the whole axis,
-    significantly, `side` is its best end ("smallest" or "largest"); otherwise it is empty."""
+    with a 95 % band from `low` to `high`. `side` is the end of the axis with the best prediction
+    ("smallest" or "largest"). `side` is empty without a significant trend along the whole axis."""
 
     key: str
     numeric: bool
@@ -279,9 +279,9 @@ def _importance(model: Fit, index: int, total: float) -> Share:
 
 
 def _permuted(model: Fit, index: int, total: float) -> Share:
-    """Shuffle an axis, and return the increase of the squared prediction error of left-out cells as
-    a fraction of the variance. The increase is halved, because it contains the variance of the
-    effect twice: for the real values and for the shuffled values."""
+    """Shuffle an axis. Return the increase of the squared prediction error (leave-one-out) as a
+    fraction of the variance. The increase is halved, because it contains the variance of the effect
+    twice: for the real values and for the shuffled values."""
     part = model.alone(index)
     errors = model.left / (1 - model.leverage)
     with_own = errors + model.alone(index, without_own=True)

@@ -64,8 +64,8 @@ class TasksCell:
 
 @dataclass(frozen=True)
 class Tasks:
-    """A comparison of cells on several `tasks`. All tasks have the same kind of metric, `leaf`. The
-    cell with the best interquartile mean is first."""
+    """A comparison of cells on several `tasks`. `leaf` is the last part of the tasks' metric names,
+    which is the same for all. The cell with the best interquartile mean is first."""
 
     leaf: str
     tasks: tuple[str, ...]
@@ -99,9 +99,9 @@ def _at_checkpoint(
 
 
 def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
-    """Compare cells on a family of tasks that all counted runs have recorded (see `splits.family`).
-    Return None if there is no family, if a score is not from 0 to 1, or if the sweep does not
-    maximize its metric."""
+    """Compare cells on a family of tasks (see `splits.family`) that each run that counts has
+    recorded. Return None if there is no family, if a score is not from 0 to 1, or if the sweep does
+    not maximize its metric."""
     counting = [run for cell in ranking.cells for run in cell.runs if run.counts]
     recorded = frozenset(data.keys).intersection(*(run.curves for run in counting))
     keys = family(recorded, data.metric_name) if counting else ()

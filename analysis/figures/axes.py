@@ -69,16 +69,16 @@ def panels(study: Study) -> Iterator[Panel]:
 
 
 def telling(study: Study) -> list[str]:
-    """Return the settings that vary. The settings in the model of all axes come first, in the order
-    of the model. The axes whose `matched` is set follow, then all others. Axes outside the model
-    are sorted by the size of their effect."""
+    """Return the settings that vary. The settings in `study.surface` (the model of several axes)
+    come first, in its order. The axes whose `matched` is set follow, then all others. Axes outside
+    the model are sorted by the size of their effect."""
     model = study.surface.axes if study.surface is not None else ()
     keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]
     return list(dict.fromkeys([*keys, *varying(study.ranking)]))
 
 
 def _axis(study: Study, key: str, metric: str) -> Panel | None:
-    """Draw the metric by a setting. None for a setting with too many different strings."""
+    """Draw the metric against a setting. None for a setting with too many different strings."""
     axis = next((axis for axis in study.axes if axis.key == key), None)
     effect = study.surface.of(key) if study.surface is not None else None
     if axis is not None and (axis.matched or (effect is None and axis.levels[0].number is None)):

@@ -83,8 +83,8 @@ def smooth(points: Series, window: float) -> Series:
 
 
 def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:
-    """Return the positions of at most `points` values to draw, ascending. The first and the last
-    value are drawn. The values between them are divided into buckets, and the lowest and the
+    """Return the positions of at most `points` values to draw, in ascending order. The first and
+    the last value are drawn. The others are divided into buckets, and the lowest and the
     highest value of each bucket are drawn (the MinMax method), which keeps spikes."""
     return thin_rows(values[np.newaxis], points)[0]
 

@@ -84,8 +84,8 @@ class Child:
             self.reap()
 
     def reap(self) -> tuple[int, int]:
-        """Reap the process. Return its exit code (negative for a signal), and the largest peak
-        memory, in bytes, of the process and the children that it waited for."""
+        """Reap the process. Return its exit code (negative for a signal) and its peak memory in
+        bytes. If a child of the process had a larger peak, return this peak instead."""
         if self._reaped is None:
             _, status, usage = os.wait4(self.pid, 0)
             unit = 1 if sys.platform == "darwin" else 1024
@@ -101,8 +101,8 @@ def spawn(
     *,
     terminal: bool = False,
 ) -> Child:
-    """Start `command`. With `terminal`, the command gets its own terminal, and `Child.output` is
-    the other side of this terminal. Since `spawn` forks, call it while there is only one thread.
+    """Start `command`. With `terminal`, the command runs on a new pseudo-terminal, and
+    `Child.output` is its master side. Since `spawn` forks, call it while there is only one thread.
     Raises `EnvironmentFailure` if the command cannot be executed, for example because the program
     or `cwd` does not exist, and `OSError` if no process can be created."""
     pipes: list[int] = []
@@ -130,7 +130,7 @@ def spawn(
 
 
 def _take_terminal(descriptor: int) -> None:
-    """Make a terminal the controlling terminal of this session."""
+    """Make a terminal the controlling terminal of this process's session."""
     import fcntl
     import termios
 

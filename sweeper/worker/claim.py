@@ -41,8 +41,8 @@ def claim(
     origin: Mapping[str, object] = _NOTHING,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Claim the attempt. Return False if another worker has claimed it, or if a newer attempt is
-    open. If the store's reply is lost, a random nonce in the claim shows that the claim is our own.
+    """Claim the attempt. Return False if another worker has claimed it, or if the next attempt has
+    begun. If the store's reply is lost, a random nonce in the claim shows that the claim is ours.
     `origin` has the fields that say which code the attempt runs. `sleep` waits between retries."""
     nonce = os.urandom(8).hex()
     path = folder.event(run, attempt, Event.CLAIMED)
@@ -66,7 +66,7 @@ def claim(
 
 
 def newer_attempt(folder: SweepFolder, run: str, attempt: int) -> bool:
-    """Return whether the next attempt is open, which means that `attempt` was given up."""
+    """Return whether the next attempt has begun, so that `attempt` must not run any more."""
     return folder.store.exists(folder.event(run, attempt + 1, Event.INTENT))
 
 
@@ -85,9 +85,9 @@ def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.e
 
 
 def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
-    """Open `attempt` for a job that was submitted for the attempt `submitted`, and that the backend
-    has restarted. Return False if there is nothing to continue: the run has ended, is being
-    stopped, was restarted too often, or is executed by another job. The call can be repeated."""
+    """Record that `attempt` begins, for a job that the backend has restarted. The job was submitted
+    for the attempt `submitted`. Return False if there is nothing to continue: the run has ended, is
+    being stopped, was restarted too often, or is executed by another job. Can be repeated."""
     events = with_retries(lambda: read_run_events(folder, run))
     if (attempt, Event.INTENT) not in events:
         # If later attempts are open, this one was given up, which the claim will notice.
@@ -139,8 +139,8 @@ def _open(folder: SweepFolder, run: str, submitted: int, attempt: int) -> None:
 
 
 def _place(folder: SweepFolder, run: str, submitted: int) -> str | None:
-    """Return the backend that the job was submitted to, or None if no record names it or a
-    record is damaged."""
+    """Return the backend to which the job was submitted. Return None if no record names the
+    backend, or if the record is damaged."""
 
     with suppress(Damaged):
         return folder.place_of(run, submitted)

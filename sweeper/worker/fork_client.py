@@ -49,10 +49,10 @@ needed."""
 
 
 def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
-    """Return the path for the list of the recipe's imports. The folder exists, but the file may not
-    exist yet. Return None if the recipe cannot be forked: the system has no pidfd, `launch.env`
-    contains `{log_path}`, PYTHONPATH has a relative folder, or the file's folder is not private to
-    this user."""
+    """Return the path of the file that lists the modules that the recipe imports. The file may not
+    exist yet, but its folder exists. Return None if the recipe cannot be forked: the system has no
+    pidfd, `launch.env` contains `{log_path}`, PYTHONPATH has a relative folder, or the file's
+    folder is not private to this user."""
     recipe = job.recipe
     if not is_possible():
         return None
@@ -69,8 +69,8 @@ def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
 
 
 class ForkedChild:
-    """A recipe's process that another process, its keeper, has forked. The class has the interface
-    of `Child`."""
+    """A recipe's process that was forked by another process, called the keeper. The class has the
+    interface of `Child`."""
 
     def __init__(
         self, pid: int, keeper: int, output: int, connection: "socket.socket", ended: int
@@ -150,11 +150,11 @@ def fork(
     meanwhile: Callable[[], bool] = lambda: True,
     wait_s: float = _WAIT_SECONDS,
 ) -> ForkedChild | None:
-    """Let a fork server start `program`, a bootstrap command, and let `guard` watch the program.
-    `modules` is the file that lists the program's imports. Call `fork` while there is only one
-    thread, since it may start a server. For each answer of the server, wait `wait_s` seconds or, on
-    a busy machine, up to five minutes. While waiting, call `meanwhile` every `wait_s` seconds, and
-    give up when `meanwhile` returns False. Return None if no server has started the program."""
+    """Let a fork server start `program`, and let `guard` watch the new process. `program` executes
+    sweeper's bootstrap script. The file `modules` lists the modules that the recipe imports. Call
+    `fork` while there is only one thread, since it may start a server. The server may take `wait_s`
+    seconds for an answer or, on a busy machine, five minutes. Meanwhile, call `meanwhile` every
+    `wait_s` seconds; if it returns False, give up. Return None if no server starts the program."""
     if modules is None or not os.path.exists(modules):
         return None
     try:

@@ -76,8 +76,8 @@ class Requests:
 
     def look_for_cancel(self) -> None:
         """Set `cancelled` to True if a user has cancelled the attempt and has not requested a retry
-        since, else to False. Check for the two files directly, because a listing may be out of
-        date. Raises `StoreError`."""
+        since, else to False. Ask the store for each event's file by its path, because a listing may
+        be out of date. Raises `StoreError`."""
         cancel, retry = (
             self._folder.event(self._run, self._attempt, event)
             for event in (Event.CANCEL, Event.RETRY)
@@ -156,9 +156,9 @@ BEAT_SECONDS = 5.0
 
 
 class Heartbeat:
-    """The heartbeats of one attempt. The worker sets `folder` (the recipe's folder), `usage` (of
-    the service), `pauses` (of the recipe) and `gpus` (the run's devices) when their values are
-    known. `written` is the monotonic time of the last heartbeat."""
+    """The heartbeats of one attempt. The worker sets four fields when their values are known: the
+    recipe's `folder`, its `usage` of the service, its `pauses`, and the run's `gpus`. `written` is
+    the monotonic time of the last heartbeat."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store = folder.store
@@ -173,7 +173,7 @@ class Heartbeat:
         self.gpus: Taken | None = None
 
     def begin(self) -> None:
-        """Start the attempt's clock. Called after the claim."""
+        """Restart the count of `up_seconds`. Called after the claim."""
         self._begun = time.monotonic()
 
     def write(self) -> bool:
@@ -227,9 +227,9 @@ class Heartbeat:
         return [pause._asdict() for pause in listed] or None
 
     def used(self) -> dict[str, object]:
-        """Return the heartbeat's fields `usage` and `sessions`, which describe the use of the
-        service. Empty fields are left out. Also update `pauses` with the pause that the recipe's
-        processes report."""
+        """Return two fields of the heartbeat: `usage`, the use of the service, and `sessions`, the
+        ids of the recipe's sessions at the service. Leave out empty fields. Also update `pauses`
+        with the pause that the recipe's processes report."""
         usage = NO_USAGE if self.usage is None else self.usage.read()
         if self.usage is not None and self.pauses is not None:
             self.pauses.hear(self.usage.paused)

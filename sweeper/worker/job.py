@@ -97,9 +97,9 @@ def _interpreter(
     environment: Mapping[str, str],
     goes_on: Callable[[], bool],
 ) -> str | None:
-    """Return the interpreter of an environment with the packages of `requirements`, a file in the
-    copy of the code. Build the environment if it does not exist. Return None if `goes_on` returns
-    False."""
+    """Return the interpreter of a virtual environment with the packages that the file
+    `requirements` lists. Its path is relative to `copy["copy"]`, the local copy of the code. Build
+    the environment if it does not exist. Return None if `goes_on` returns False."""
     from sweeper.paths import built, home
     from sweeper.worker.bare_machine import BuildError, build
 
@@ -197,8 +197,8 @@ def _place(folder: SweepFolder, job: Job, environment: dict[str, str]) -> SweepF
 
 
 def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dict[str, str] | None]:
-    """Return the folder to run in, and a dict of two paths: the folder of the code at the launch
-    (`root`) and the local copy (`copy`). If the recipe runs without a copy, the dict is None."""
+    """Return the folder to run in, and a dict with two folders: `root`, which had the code at the
+    launch, and `copy`, its local copy. If the recipe runs without a copy, the dict is None."""
     recorded = job.snapshot
     if recorded is None:
         return job.cwd, None
@@ -256,9 +256,9 @@ def _bootstrap(
 def with_gpus(
     job: Job, prepared: Prepared, heartbeat: "Heartbeat", rest: Callable[[float], bool]
 ) -> "Taken | None":
-    """Wait until as many GPUs are free as the run needs, lock these GPUs, and hide all others from
-    the recipe. `rest` waits for some seconds. Return None when `rest` returns False, because the
-    worker has to stop. Raises `EnvironmentFailure`."""
+    """Wait until as many GPUs are free as the run needs, lock these GPUs, and hide all other GPUs
+    from the recipe. `rest` waits for the given seconds. It returns False if the worker has to stop;
+    then return None. Raises `EnvironmentFailure`."""
     from sweeper.common.gpus import NONE_YET, Gpus
 
     gpus = Gpus(job.settings.gpus, job.settings.per_gpu, prepared.environment)

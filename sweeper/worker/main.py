@@ -66,7 +66,7 @@ _TRIES = 4
 
 
 class Worker:
-    """Executes one attempt of a run."""
+    """The execution of one attempt of a run."""
 
     def __init__(
         self, folder: SweepFolder, run: str, attempt: int, submitted: int | None = None
@@ -149,7 +149,6 @@ class Worker:
         return 0 if event is Event.SUCCEEDED else 1
 
     def _execute(self, job: Job) -> Judged:
-        """Run the recipe to its end. Return the outcome."""
         self._look_for_requests()
         if self._stopped_at:
             return judge(self._ending(None))
@@ -231,7 +230,6 @@ class Worker:
         return not self._stopped_at
 
     def _has_failed_before(self) -> bool:
-        """Return whether the previous attempt failed."""
         before = self.attempt - 1
         return before > 0 and self.store.exists(self.folder.event(self.run, before, Event.FAILED))
 
@@ -247,10 +245,10 @@ class Worker:
         return judge(self._ending(None)) if self._stopped_at else crowded_out(lack)
 
     def _prepare(self, job: Job) -> Prepared | None:
-        """Determine what to execute. Return None if the worker has to stop first. After an error of
-        the store, retry up to `_TRIES` times, or without a limit while the store does not accept
-        heartbeats either. Read the file with the environment only once, because the file may be
-        deleted after the worker's first heartbeat."""
+        """Determine what to execute. Return None if the worker has to stop first. Retry after an
+        error of the store. Give up after more than `_TRIES` errors in a row, if the store accepted
+        a heartbeat after each of them. Read the file with the environment only once, because the
+        file may be deleted after the worker's first heartbeat."""
         environment = read_environment(job.env_file)
         variables = {**environment, **job.settings.env}
         # Errors during the preparation may contain secrets too.
@@ -301,8 +299,8 @@ class Worker:
         return output, code, memory
 
     def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
-        """Wait until the recipe's output is copied, because its last lines may explain a failure. A
-        worker that has to stop waits only for the grace period, but at least 5 seconds."""
+        """Wait until the recipe's output is copied, because its last lines may explain a failure.
+        If the worker has to stop, wait no longer than the grace period or, if longer, 5 seconds."""
         deadline = time.monotonic() + _COPY_SECONDS
         while copying.is_alive():
             copying.join(1.0)
@@ -353,7 +351,6 @@ class Worker:
         return not self._requests.removed and self._heartbeat.write()
 
     def _look_for_requests(self) -> None:
-        """Check for requests, and carry them out."""
         self._looked_at = time.monotonic()
         if self._requests.check():
             self._begin_stop()
@@ -363,7 +360,7 @@ class Worker:
             self._heartbeat.tell_stacks(self._child.pid)
 
     def _ending(self, code: int | None) -> Ending:
-        """Return the recipe's exit code and the requests to stop, as an `Ending`."""
+        """Return an `Ending` with the exit code and the reasons why the recipe was stopped."""
         if self._stopped_at and not self._requests.cancelled:
             with suppress(StoreError):  # The signal may stand for a cancel request.
                 self._requests.look_for_cancel()
@@ -382,9 +379,9 @@ class Worker:
         self._wake.put(None)
 
     def _await_signal(self, code: int) -> None:
-        """Wait some seconds for a signal to this worker if the recipe may have got the signal
-        first. A backend may signal all processes of a job: then the recipe was stopped and has not
-        failed. If the backend kills the worker next, the backend's reason counts."""
+        """Wait some seconds for a signal to this worker. A backend may stop a job with signals to
+        all its processes, and the recipe may get its signal first. Such a recipe has not failed. If
+        the backend kills the worker meanwhile, the outcome has the backend's reason."""
         everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             seconds = KILL_SECONDS if code == -signal.SIGKILL else SIGNAL_SECONDS

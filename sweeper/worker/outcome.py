@@ -149,13 +149,13 @@ def failure(reason: str, detail: str) -> Judged:
 
 
 def crowded_out(detail: str) -> Judged:
-    """Return the outcome of an attempt for which the machine had no room."""
+    """Return the outcome of an attempt that ended because the machine had reached a limit."""
     return _outcome(Event.PREEMPTED, None, LIMIT, detail)
 
 
 class MemoryKills:
-    """Counts the processes that the kernel kills because memory is full, in the control group of
-    this worker. The count starts at 0 with this object, and stays 0 if the kernel reports no kills.
+    """A counter of the processes in this worker's control group that the kernel kills because
+    memory is full. A new counter is 0. It stays 0 if the kernel does not report kills.
     The runs of a tmux server usually share one control group, so a killed process may belong to
     another run."""
 
@@ -211,9 +211,9 @@ _ASK_SECONDS = 5.0
 
 
 def blame(job: Job, outcome: Judged) -> Judged:
-    """Return `outcome`, with the reason `service` if the engine of the job has ended or restarted
-    during the attempt. Only failures with the reason `error`, `incomplete` or `timeout` are
-    changed."""
+    """Return `outcome`. If the job's local engine (its model service) has ended or was restarted
+    since the job was submitted, set the reason of a failure to `service`. Only the reasons `error`,
+    `incomplete` and `timeout` are replaced."""
     began = job.engine
     if began is None or outcome["event"] is not Event.FAILED or outcome["reason"] not in _REASONS:
         return outcome

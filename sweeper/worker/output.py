@@ -21,11 +21,11 @@ _PATIENCE = 0.1
 
 
 class Output:
-    """Copies the output of a recipe from a pipe to the log at `path` and to the worker's terminal.
+    """A copier of a recipe's output from a pipe to the log at `path` and to the worker's terminal.
 
     A full disk or a blocked terminal does not stop the recipe. `tail` is the end of the output.
-    `lost` is the number of bytes that are missing in the log. `trouble` is the last error of the
-    log.
+    `lost` is the number of bytes that are missing in the log. `trouble` is the last error that
+    occurred when the log was written.
     """
 
     def __init__(self, store: Store, path: str, redactor: Redactor, pauses: Pauses) -> None:
@@ -40,9 +40,9 @@ class Output:
         self.trouble: str | None = None
 
     def copy(self, source: int, over: int) -> None:
-        """Copy from the pipe `source` until it ends. A process that the recipe leaves behind may
-        keep `source` open. Therefore, when the pipe `over` ends, copy the bytes that `source` holds
-        at that moment, and return."""
+        """Copy from the pipe `source` until all its writers have closed it. A process that the
+        recipe leaves behind may keep `source` open. Therefore, when the other end of the pipe
+        `over` is closed, copy only the bytes that `source` holds at that moment, and return."""
         is_over = False
         while not is_over:
             is_over = over in select.select([source, over], [], [])[0]

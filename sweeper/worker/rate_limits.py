@@ -19,9 +19,9 @@ _MOST = 32
 
 
 class Pauses:
-    """The pauses of one recipe. A pause ends when the metrics file in `folder` grows. One thread
-    may call `feed` while another thread reads the pauses. `begun` is called when a pause begins.
-    `clock` returns monotonic seconds."""
+    """The pauses of one recipe (the times when it waits for the service). A pause ends when the
+    metrics file in `folder` grows, or `VOUCHED_SECONDS` after its last sign. One thread may call
+    `feed` while another reads the pauses. `begun` is called when a pause begins."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Pauses:
                 self._saw(reason)
 
     def hear(self, reason: str | None) -> None:
-        """Record a pause that the recipe itself has reported. A `reason` of None reports the end of
-        the pause; a pause that was found by `feed` alone continues."""
+        """Record the `reason` for which the recipe reports a pause. If `reason` is None, end the
+        current pause, but not if only `feed` has found it."""
         if reason is not None:
             self._heard = True
             self._saw(reason)

@@ -90,7 +90,7 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
 
 def discard(spool: SweepFolder, run: str, attempt: int, *, all_of_it: bool) -> None:
     """Record in the spool that all files of an attempt are in the store. With `all_of_it`, also
-    remove the local files of this attempt and of earlier attempts that are in the store."""
+    remove the local files of this and of earlier attempts. Keep the files of unsynced attempts."""
     with suppress(OSError):
         os.unlink(_path(spool, f"{_MARKS}/{run}.{attempt}"))
     for number in range(1, attempt + 1) if all_of_it else ():
@@ -178,8 +178,8 @@ def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
 
 
 def abandoned(spool: SweepFolder) -> tuple[int, int]:
-    """Count the attempts of a sweep whose files are not all in the store. Return two counts: the
-    attempts of live workers, and those of dead workers."""
+    """Return how many unsynced attempts (not all their files are in the store) a sweep has: first
+    the attempts of live workers, then the attempts of dead workers."""
     living = dead = 0
     with suppress(OSError):
         for mark in _marks(spool):

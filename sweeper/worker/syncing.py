@@ -97,8 +97,8 @@ class Sync:
 
     @property
     def missing(self) -> str | None:
-        """Return the reason why a file was not sent, and how many more files were not sent. Return
-        None if every file was sent."""
+        """A text with the reason why a file was not sent, and the number of other files that were
+        not sent. None if every file was sent."""
         reasons = [*self.refused.values(), *self.trouble.values()]
         more = f" (and {len(reasons) - 1} more files)" if len(reasons) > 1 else ""
         return f"{reasons[0]}{more}" if reasons else None
@@ -110,7 +110,7 @@ class Sync:
 
     def finish(self, *, whatever: bool = False) -> None:
         """Send each file as a whole, after the last write to it. Raises `StoreError`; the caller
-        may then call this method again. With `whatever`, continue after repeated failures."""
+        may then call this method again. With `whatever`, try every file, whatever fails."""
         self._each(self._finish_one, whatever)
 
     def _each(self, send: Callable[[str, str, _Stat], None], whatever: bool = False) -> None:
@@ -273,8 +273,9 @@ class Sync:
 
 
 def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, int]]:
-    """Return the parts of a file that follow each other without a gap, from offset 0 on. Each part
-    is returned as (offset, path, size in bytes)."""
+    """Return the parts of a file that follow each other without a gap, from offset 0 on, as tuples
+    (offset, path, size). `sizes` is a dict from path to size. A part is a file in `folder` whose
+    name is its offset. Sizes are in bytes."""
     numbered = sorted(
         (int(name), path, size)
         for path, size in sizes.items()
@@ -290,8 +291,8 @@ def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, in
 
 
 class Syncing:
-    """A thread that syncs every `seconds` seconds, and less often if there are more than 100 parts.
-    `say` prints messages about failures."""
+    """A thread that syncs every `seconds` seconds, and less often after more than 100 parts of
+    files were sent. `say` prints messages about failures."""
 
     def __init__(
         self,
@@ -385,7 +386,8 @@ class Syncing:
         return self._seconds * max(1.0, self._sync.parts / _MANY_PARTS)
 
     def _try(self, action: Callable[[], None], before: float) -> float:
-        """Call `action`. Return 0, or the seconds to wait before the next try if it failed."""
+        """Call `action`. Return 0, or the seconds to wait if it failed. `before` is the wait before
+        this call."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - a thread that dies would lose what is to come

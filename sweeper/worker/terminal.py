@@ -43,7 +43,7 @@ class Terminal:
         return child
 
     def restore(self) -> None:
-        """Restore the settings that the terminal had before."""
+        """Restore the settings that the terminal had when this object was created."""
         with suppress(OSError, termios.error):
             termios.tcsetattr(0, termios.TCSANOW, self._before)
 
