@@ -84,9 +84,9 @@ def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
 
 
 def go_there(pane: Pane) -> list[str] | None:
-    """Select the pane in tmux. Return None if the user's terminal now shows the pane, a command
-    that shows the pane if the user is outside of tmux, or [] if the user is in another tmux
-    server."""
+    """Select the pane in tmux. Return None if the user's terminal now shows the pane. If the user
+    is outside of tmux, return a command that shows the pane. If the user is in another tmux
+    server, return []."""
     server = TmuxServer()
     server.source([f"select-window -t {pane.window}", f"select-pane -t {pane.id}"])
     socket, _, rest = os.environ.get("TMUX", "").partition(",")

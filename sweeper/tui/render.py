@@ -239,7 +239,7 @@ def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
 
 
 def _group_states(group: Group, columns: Sequence[Column], glyphs: Glyphs) -> Line:
-    """Return the states of the group's runs, cut to the total width of `columns`."""
+    """Format the number of runs in each state, cut to the total width of `columns`."""
     room = sum(column.width + 1 for column in columns) - 1
     line = trimmed(counted(group.counts, _URGENT), room, glyphs)
     return [(" ", ""), *line, (" " * (room - len(joined(line))), "")]
