@@ -92,9 +92,9 @@ class ItemCell:
 @dataclass(frozen=True)
 class Parted:
     """A comparison of a cell with the best cell, item by item. `difference` is the mean of the cell
-    minus the mean of the best cell, with a 95 % interval. `better` and `worse` count the items on
-    which the cell scores more and less than the best cell. The interval and `p` are corrected for
-    the selection of the best cell."""
+    minus the mean of the best cell, with a 95 % interval. The cell has a higher score than the best
+    cell on `better` items, and a lower score on `worse` items. The interval and `p` are corrected
+    for the selection of the best cell."""
 
     cell: str
     difference: float
@@ -112,7 +112,7 @@ class Parted:
 
 
 class Item(NamedTuple):
-    """A question and its mean scores, in the order of `Compared.cells`."""
+    """A question and the mean score of each cell on it, in the order of `Compared.cells`."""
 
     item: str
     prompt: str
@@ -166,9 +166,9 @@ class Luck(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """A correction for the selection of the best cell. With a probability of 95 %, the measured
-    mean of the best of equally good cells is less than `reach` above its true mean. `usual` is the
-    mean score of the cells from which `reach` was computed."""
+    """A correction for the selection of the best cell. If all cells are equally good, the highest
+    measured mean exceeds the true mean by less than `reach`, with a probability of 95 %. `usual` is
+    the mean score of the cells from which `reach` was computed."""
 
     reach: float
     usual: float
@@ -203,9 +203,9 @@ def difference(
     shares: bool = False,
 ) -> Parts:
     """Return the mean of `left` minus the mean of `right`, paired by item. If `shares` is set
-    (scores from 0 to 1) and there are no clusters, two items are added, and each side wins one of
-    them. Without these items, the interval would be too narrow if only a few items differ (Bonett
-    and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488)."""
+    (scores from 0 to 1) and there are no clusters, add two items: `left` is better on one of them,
+    and `right` on the other. Without them, the interval would be too narrow if few items differ
+    (Bonett and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488)."""
     by_item = left.mean(axis=0) - right.mean(axis=0)
     if shares and clusters is None:
         win = 1 / min(len(left), len(right))
@@ -401,8 +401,8 @@ def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | N
 def _chosen_reach(
     tables: Mapping[str, Floats], luck: Mapping[str, Luck], groups: Sequence[int] | None
 ) -> float:
-    """Simulate equally good cells. Return the distance by which the measured mean of the best cell
-    is above its true mean, at the quantile `CONFIDENCE`."""
+    """Simulate equally good cells. Return the `CONFIDENCE` quantile of the difference between the
+    highest measured mean and the true mean."""
     if len(tables) < 2:
         return 0.0
     means = np.array([table.mean(axis=0) for table in tables.values()])

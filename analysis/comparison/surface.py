@@ -112,8 +112,8 @@ class Surface:
 
 
 def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | None:
-    """Fit the model. `within` is the setting that separates blocks. Return None if there is no axis
-    with two values that can be modelled."""
+    """Fit the model. `within` is the setting that separates blocks. Return None if no setting with
+    two or more values can be modelled."""
     cells = usable(ranking)
     candidates = [(key, _column(key, cells)) for key in ranking.keys]
     columns = [axis for _, axis in candidates if isinstance(axis, Column)]

@@ -168,8 +168,8 @@ def _x(cell: Cell, key: str, *, numeric: bool) -> Any:
 
 
 def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
-    """Yield the model's means: a curve with a band for numbers, points with error bars for
-    strings."""
+    """Yield plotly traces of the model's means. Numbers give a curve with a band, and strings give
+    points with error bars."""
     meta = {"cell": -1, "tone": 0 if effect.certain else -1}
     colour = PALETTE[0] if effect.certain else MUTED
     if not numeric:
