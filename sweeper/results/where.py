@@ -76,8 +76,8 @@ class _Test(Condition):
 
 @dataclass(frozen=True)
 class _Compared(_Test):
-    """A comparison. `<`, `<=`, `>` and `>=` are false if the values have no order. Examples are a
-    string and a number, a boolean and a number, and null and any value."""
+    """A comparison. `<`, `<=`, `>` and `>=` are false for values that have no order, such as a
+    string and a number, a boolean and a number, or null and any other value."""
 
     operator: str
     value: Scalar

@@ -114,7 +114,7 @@ class AttemptUsage:
         return used
 
     def _recorded(self, key: Attempt, *, ended: bool) -> Usage:
-        """Return the usage that an attempt's own records tell. Return `NO_USAGE` if they cannot be
+        """Return the tokens in an attempt's metrics. Return `NO_USAGE` if the metrics cannot be
         read, or were read from a remote store only seconds ago."""
         now, store = self._context.clock(), self._context.store
         records = AttemptRecords(self._context.folder, *key, self._context.listed)
@@ -295,8 +295,8 @@ class AccountBudget:
             self._mine = records
 
     def _recorded(self, now: Spent) -> SweepSpent:
-        """Return the usage that earlier launchers of this sweep have recorded for the account. For
-        a moved or copied sweep, `counted` is the usage that the original sweep has recorded."""
+        """Return the usage that earlier launchers of this sweep have recorded for the account. If
+        the sweep was moved or copied, `counted` starts at the usage in the original's file."""
         try:
             return read_as(self._store, self._path, daily_spending.read)._replace(
                 identity=self._identity

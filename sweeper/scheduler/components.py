@@ -39,7 +39,8 @@ from sweeper.sweep.states import State
 
 
 class _Results(NamedTuple):
-    """The metric's values by cell, and the cells with a diverged run, which have no values."""
+    """`values` maps each cell to its runs' values of the metric. `diverged` has the cells with a
+    run whose value is not finite. These cells are not in `values`."""
 
     values: dict[str, list[float]]
     diverged: set[str]
@@ -101,7 +102,7 @@ class Racing(Stages):
         return (run for run in self._plan.runs if not run.retired)
 
     def _decide(self, race: Race, metric: Metric) -> Round | None:
-        """Return the next round, or None if too few cells have a value."""
+        """Return the next round, or None if fewer than two cells have a result."""
         results = self._results(metric)
         if len(results.values.keys() | results.diverged) < 2 or not results.values:
             self._why_not = f"waits for cells with a value of {metric.name}: see why runs failed"
@@ -135,7 +136,6 @@ class Racing(Stages):
             seeds = next_round(seeds, race.most)
 
     def _results(self, metric: Metric) -> _Results:
-        """Read the values of all runs that have succeeded."""
         recorded = {run.id: run for run in self._sweep().runs}
         values: dict[str, list[float]] = {}
         diverged: set[str] = set()
@@ -210,8 +210,8 @@ NOT_YET_SECONDS = 5.0
 
 class Cancellations:
     """The requests to backends to stop jobs. `stopping` has the tokens of the jobs that were asked
-    to stop. Without `spending`, no job is stopped because of a spent budget; without `engine`, no
-    job is stopped because of a lost engine."""
+    to stop. Without `spending`, budgets stop no jobs. Without `engine`, a change of the engine's
+    address stops no jobs."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class Cancellations:
 
     def check(self, try_call: TryCall, *, away: bool) -> None:
         """Ask the backends to stop jobs, once for each job. If a backend cannot stop a job yet, ask
-        again later. While the engine is `away`, stop no job because of a lost engine."""
+        again later. Unless the engine is `away`, also stop jobs that use its old address."""
         opened = self._run_table.open()
         tokens = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
         if self._engine is not None and not away:
@@ -254,7 +254,7 @@ class Cancellations:
                 try_call(partial(self._cancel, place, jobs))
 
     def _cancel(self, place: str, jobs: list[str]) -> None:
-        """Ask the backend of a place to stop jobs. Raises `Unreachable`."""
+        """Ask the backend called `place` to stop jobs. Raises `Unreachable`."""
         not_yet = set(self._places.ask(place, lambda backend: backend.cancel(jobs)) or ())
         self._not_yet |= dict.fromkeys(not_yet, self._clock() + NOT_YET_SECONDS)
         self.stopping |= set(jobs) - not_yet

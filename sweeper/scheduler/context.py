@@ -14,8 +14,8 @@ from sweeper.sweep.plan import Plan
 
 @dataclass(frozen=True)
 class Context:
-    """The folder of a sweep, and its backend (or place -> backend). `clock` returns monotonic
-    seconds, `wall` returns seconds since 1970, and `sleep` waits."""
+    """The folder of a sweep, and its backend (or a dict from names to backends). `clock` returns
+    monotonic seconds, `wall` returns seconds since 1970, and `sleep` waits."""
 
     folder: SweepFolder
     backend: Backend | Mapping[str, Backend]
@@ -30,12 +30,12 @@ class Context:
 
     @cached_property
     def listed(self) -> ListedOnce:
-        """The listed files of attempts, shared by several parts of the scheduler."""
+        """A cache of the files of ended attempts, shared by parts of the scheduler."""
         return ListedOnce(self.store)
 
     @cached_property
     def backends(self) -> Mapping[str, Backend]:
-        """The backends of the plan's places, in the order in which the places get jobs."""
+        """The plan's backends by name, in the order in which they get jobs."""
         if isinstance(self.backend, Backend):
             return {self.plan.launch.places[0]: self.backend}
         return {place: self.backend[place] for place in self.plan.launch.places}

@@ -24,11 +24,11 @@ _ASK_SECONDS = 1.0
 
 
 class EngineWatch:
-    """The watch of a sweep's engine. `find` returns the running engine or None. `url` is the
-    engine's address at the launch. New attempts get the engine's current address.
+    """A monitor of a sweep's engine (sweeper's model service). `find` returns the running engine or
+    None. `url` is the engine's address at the launch. New attempts get the current address.
 
-    `fixed`: the address never changes, and perhaps only jobs can reach it. Such an engine counts as
-    missing only if this launcher has reached it before.
+    With `fixed`, the address never changes. The launcher may be unable to reach such an engine,
+    which therefore counts as missing only if the launcher has reached it before.
     """
 
     def __init__(
@@ -92,15 +92,15 @@ class EngineWatch:
         self._url = engine.url
 
     def described(self, run: str, attempt: int) -> Engine | None:
-        """Return the engine for an attempt that is opened now; None if no engine has answered
-        yet."""
+        """Return the engine that a new attempt will use; None if no engine has answered yet. Note
+        the engine's address for `orphaned`."""
         where = self._where
         self._began[run, attempt] = where and where.url
         return where
 
     def orphaned(self, run: str, attempt: int) -> bool:
-        """Return whether an attempt uses an old address of the engine, `ORPHAN_SECONDS` after the
-        engine moved. Return False while no engine answers."""
+        """Return whether an attempt uses an old address of the engine, and the address changed at
+        least `ORPHAN_SECONDS` ago. Return False while no engine answers."""
         if self._where is None or self._silent_since is not None:
             return False
         if self._clock() - self._since < ORPHAN_SECONDS:

@@ -46,9 +46,8 @@ _QUOTA = _Wait(30.0, 900.0)
 
 
 def backoff(event: Event | None, reason: str | None, ends: int, run: str, attempt: int) -> float:
-    """Return the seconds from the end of `attempt`, which ended by `event` for `reason`, to the
-    next attempt. `ends` is how many attempts of the run have ended by that event, including this
-    one.
+    """Return the seconds to wait between the end of `attempt` and the next attempt. `event` is how
+    the attempt ended, `reason` is why. `ends` counts the run's attempts that ended by `event`.
 
     The wait is `base * 2 ** (ends - 1) * (0.5 + u)`, at most `most`. The event, or the reason
     `quota`, determines `base` and `most`. `u` is a hash of the run and the attempt, scaled to [0,
@@ -111,8 +110,8 @@ class CircuitBreaker:
             self._runs.setdefault(run, failure)
 
     def suspects(self) -> Collection[str]:
-        """Return the first `NEEDED` runs that had a failed attempt, if these attempts failed with
-        the same error and no run has succeeded; else nothing."""
+        """Return the first `NEEDED` runs with a failed attempt. Return nothing if there are fewer,
+        if their errors differ, or if any run has succeeded."""
         if len(self._attempts) < NEEDED or _common(self._attempts.values()) is None:
             return ()
         return self._attempts.keys()
@@ -165,8 +164,8 @@ def last_words(backend: Backend, token: str) -> str:
 
 
 class End(NamedTuple):
-    """The end of a run's latest attempt, and when the next may start: `due` by the launcher's
-    monotonic clock, `until` in Unix seconds."""
+    """The end of a run's latest attempt. `due` (by the launcher's monotonic clock) and `until` (in
+    Unix seconds) are the time at which the next attempt may start."""
 
     state: RunState
     reason: str | None
@@ -178,8 +177,8 @@ class End(NamedTuple):
 class Outcomes:
     """The outcomes of ended attempts, each read once.
 
-    Workers write the times in outcomes, and their clocks may be wrong by hours. So an attempt never
-    counts as ended before the last check that found it running.
+    Workers write the times in outcomes, and their clocks may be wrong by hours. If a recorded end
+    is earlier than the last check that did not find it, the time of that check is used instead.
     """
 
     def __init__(self, context: Context) -> None:
@@ -267,8 +266,8 @@ class Outcomes:
         return Failed(failure.reason, failure.line)
 
     def _passed(self, outcome: Outcome, most: float) -> float:
-        """Return the seconds since the attempt ended according to its outcome, at most `most`; 0 if
-        that time is in the future or cannot be read."""
+        """Return how many seconds ago an attempt ended according to its outcome, at most `most`.
+        Return 0 if the outcome's time is in the future or cannot be read."""
         text = outcome.ended or outcome.time
         with suppress(ValueError, TypeError, OverflowError):
             ended = calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
@@ -288,7 +287,7 @@ class Outcomes:
 
 
 class FailurePolicy:
-    """The decisions about ended attempts, made once per step.
+    """The decisions about ended attempts. Each step of the scheduler calls `check` once.
 
     `held` is the reason why no more runs are started, as one line, or None. With `smoke`, only the
     run `first` may start. `smoke` becomes false when a run has succeeded. Attempts that had ended
@@ -375,7 +374,6 @@ class FailurePolicy:
         return any(v.wants or v.state.state in OPEN or r in unknown for r, v in views.items())
 
     def _note_attempt(self, run: str, state: State) -> None:
-        """Tell the circuit breaker that an attempt of this launch has ended."""
         if state is State.SUCCEEDED:
             self._breaker.attempt_ended(run, None)
         elif state is State.FAILED and self._outcomes.failure(run).reason not in EXCUSED:
@@ -397,8 +395,8 @@ class FailurePolicy:
             self.held = f"the first run, {name}, {verb}{why}: no more runs are started"
 
     def _forget_failures(self) -> None:
-        """Forget the earlier failures and the hold if a user has asked for a retry since the last
-        step."""
+        """Forget the earlier failures and set `held` to None if a user has asked for a retry since
+        the last step."""
         retried = {
             (run, attempt)
             for run, view in self._run_table.views.items()

@@ -52,8 +52,8 @@ def read_toml(text: str, source: str, problems: Problems) -> Node | None:
 
 
 class _Nodes:
-    """Converts TOML values to `Node`s with line numbers. A value whose line is unknown gets the
-    line of the table or list that contains it."""
+    """A converter of TOML values to nodes with line numbers. A value whose line is unknown gets the
+    line of its table or list."""
 
     def __init__(self, source: str, lines: dict[Path, int]) -> None:
         self._source, self._lines = source, lines

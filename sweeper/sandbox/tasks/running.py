@@ -142,7 +142,6 @@ def set_up(environment: Environment, task: Task) -> None:
 
 
 def _execute(environment: Environment, place: TaskEnvironment, dockerfile: Dockerfile) -> None:
-    """Execute the instructions of a Dockerfile in an environment."""
     deadline, at = time.monotonic() + place.build_timeout_sec, _WORKDIR
     for instruction in dockerfile.instructions:
         where = f"{dockerfile.path}:{instruction.line}"

@@ -50,9 +50,9 @@ def check_tasks(
     at_once: int = 4,
     choice: Choice = ALL,
 ) -> Checked:
-    """Check the chosen tasks at a path. With a `kind` of environment, also try the tasks that have
-    no mistakes. Raises `UsageError` if there is no task, and `NotThere` if this machine does not
-    support environments of this kind."""
+    """Check the chosen tasks at a path. With a `kind` of environment, also run the tasks that have
+    no mistakes (`try_task`). Raises `UsageError` if there is no task, and `NotThere` if this
+    machine does not support environments of this kind."""
     problems = Problems()
     tasks = read_tasks(path, problems, choice)
     mistakes = problems.error().problems if problems else ()
