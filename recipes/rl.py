@@ -153,7 +153,7 @@ SampleRequest: TypeAlias = "tinker.APIFuture[tinker.SampleResponse]"
 
 
 class Interrupted(Exception):
-    """Raised if a signal arrives while a step is sampled. The step is discarded."""
+    """Raised if a signal arrives while a step waits for its samples. The step is discarded."""
 
 
 class GroupTrainer(Trainer):
@@ -184,7 +184,7 @@ class GroupTrainer(Trainer):
         return Telemetry(self.config.otlp)
 
     def open_reward(self) -> rewards.Reward:
-        """Return the configured reward. A reward function is first called on some right answers."""
+        """Return the configured reward. If it is a function, test it on a few right answers."""
         config = self.config
         if config.reward_function is not None:
             limits = config.function_seconds, config.function_megabytes
@@ -208,7 +208,7 @@ class GroupTrainer(Trainer):
         )
 
     def problems(self, conversations: list[tasks.Conversation]) -> list[Problem]:
-        """Return the problems of conversations; see `rollouts.problems_of`."""
+        """Convert conversations to problems; see `rollouts.problems_of`."""
         return rollouts.problems_of(self.tokenizer, conversations, self.config)
 
     def train_steps(self) -> int:
@@ -230,7 +230,7 @@ class GroupTrainer(Trainer):
         self.under_way: dict[int, Callable[[], list[Group]]] = {}
 
     def begin_snapshot(self) -> "tinker.APIFuture[tinker.SamplingClient]":
-        """Return the future of the current sampler."""
+        """Return `sampler`, which is open already; see `Trainer.begin_snapshot`."""
         return self.sampler
 
     def open_sampler(self) -> Any:
@@ -253,9 +253,9 @@ class GroupTrainer(Trainer):
         return self.begun_at(step) == step
 
     def begun_at(self, step: int) -> int:
-        """Return the step whose weights sample the batch of `step`: `step` minus
-        `max_steps_off_policy`, but at least the last step at which a checkpoint is due (step 0
-        if `save_every` is 0)."""
+        """Return the step whose weights sample the batch of `step`. It is `step` minus
+        `max_steps_off_policy`, but never before the latest step (up to `step`) at which a
+        checkpoint is due. If `save_every` is 0, it is never before step 0."""
         every = self.config.save_every
         anew = step // every * every if every else 0
         return max(step - self.config.max_steps_off_policy, anew)
@@ -376,9 +376,9 @@ class GroupTrainer(Trainer):
         return group
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[list[float]], dict[str, float]]:
-        """Return the advantage of each token of each answer, group by group, and the metrics of
-        the KL penalty (empty without a penalty). An advantage is the reward relative to the group,
-        plus the token's entropy bonus and KL penalty."""
+        """Return a list of token advantages for each answer of each group, and the metrics of the
+        KL penalty (empty without a penalty). A token's advantage is the answer's reward relative
+        to its group, plus the token's entropy bonus and KL penalty."""
         config = self.config
         logprobs = [rollout.logprobs for group in groups for rollout in group.rollouts]
         mean = sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
@@ -404,7 +404,7 @@ class GroupTrainer(Trainer):
     def logprobs_by(
         self, sampler: "tinker.SamplingClient", groups: list[Group]
     ) -> list[list[float]]:
-        """Return another model's logprobs of each answer's tokens, group by group."""
+        """Return, for each answer, the logprobs of its tokens under the model of `sampler`."""
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
         requests: list[tuple[int, Callable[[], list[float]], list[int]]] = []
         for number, answer in enumerate(answers):
@@ -482,9 +482,8 @@ class GroupTrainer(Trainer):
         return {} if self.config.reward_function is None else judging.metrics("reward")
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
-        """Write summaries of all episodes, and a transcript of the first `num_groups_to_log`
-        groups.
-        """
+        """Write a file with a summary of each episode, and a file with a transcript of the first
+        `num_groups_to_log` groups."""
         split = "train" if name == "train" else name.replace("_", "/", 1)
         sampled_at = self.begun_at(step) if name == "train" else step
         summaries = rollouts.summaries(groups, split, step, self.tag, sampled_at)

@@ -13,10 +13,10 @@ from .tasks import Conversation
 
 
 class Problem(NamedTuple):
-    """A question as messages and as the tokens of a prompt, with the right answer. `end` is the
-    token that ends an answer. `size` is the number of tokens of the right answer, including `end`.
-    `tag` is an optional name. `written` is the right answer in the data. `answer` is the right
-    answer as rendered by the chat template, which may add empty thoughts."""
+    """A question with its right answer. `prompt` has the tokens of the rendered question. `end` is
+    the token that ends an answer. `size` is the number of tokens of the right answer, including
+    `end`. `tag` is the name of the task ("" if it has none). `written` is the right answer in the
+    data. `answer` is the same after rendering: the chat template may add empty thoughts."""
 
     messages: Conversation
     prompt: list[int]
@@ -30,8 +30,8 @@ class Problem(NamedTuple):
 def problems_of(
     tokenizer: Any, conversations: Sequence[Conversation], config: Any
 ) -> list[Problem]:
-    """Return the problems of conversations whose last message is the answer. A problem is left out
-    if its prompt and `max_tokens` exceed `max_length`. Raises RecipeError if none is left."""
+    """Convert conversations to problems. The last message is the right answer. A problem is left
+    out if its prompt plus `max_tokens` exceeds `max_length`. Raises RecipeError if none is left."""
     problems: list[Problem] = []
     for conversation in conversations:
         example = chat.render(tokenizer, conversation)[-1]
@@ -59,10 +59,10 @@ def text_of(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 class Turn(NamedTuple):
-    """A turn of an episode: the tokens that the environment wrote before the turn, the number
-    and the text of the tokens that the model wrote, whether the model ended the turn, and the
-    environment's output. A `fresh` turn does not see earlier turns, and its `before` is the whole
-    prompt."""
+    """A turn of an episode. `before` has the tokens that the environment wrote before the turn.
+    `size` and `text` are the token count and the text of the model's answer. `ended` is False if
+    the answer was cut off. `output` is the environment's output. A `fresh` turn does not see
+    earlier turns, and its `before` is the whole prompt."""
 
     before: list[int]
     size: int
@@ -110,8 +110,8 @@ class Group(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A part of an episode between restarts of the context: the prompt, the rollout after the
-    prompt, and the part's slice of the episode's sampled tokens."""
+    """A part of an episode that is split before each `fresh` turn (see `Turn`). `rollout` has the
+    tokens of the part. `places` is their slice of the episode's sampled tokens."""
 
     prompt: list[int]
     rollout: Rollout
@@ -119,7 +119,7 @@ class Segment(NamedTuple):
 
 
 def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
-    """Split an episode at each restart of the context."""
+    """Split an episode before each `fresh` turn (see `Turn`)."""
     starts = [number for number, turn in enumerate(rollout.turns) if number and turn.fresh]
     if not starts:
         return [Segment(prompt, rollout, slice(0, len(rollout.tokens)))]
@@ -140,8 +140,8 @@ def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
 
 
 def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
-    """Return all tokens of a segment, from its prompt to its last sampled token, and the
-    positions of the sampled tokens."""
+    """Return all tokens of a segment (given as its prompt and its rollout), and the positions of
+    the sampled tokens among them."""
     if not rollout.turns:
         tokens = prompt + rollout.tokens
         return tokens, list(range(len(prompt), len(tokens)))
@@ -155,8 +155,8 @@ def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
 
 
 def whole_after(rollout: Rollout) -> tuple[int, list[int]]:
-    """Return the number of tokens after the prompt, and the positions of the sampled tokens,
-    counted from the end of the prompt."""
+    """Return the number of a rollout's tokens, sampled or not, without the prompt. Also return the
+    positions of the sampled tokens; position 0 is the first token after the prompt."""
     tokens, places = whole([], rollout)
     return len(tokens), places
 
@@ -169,9 +169,9 @@ def exact(answer: str, text: str, ended: bool) -> bool:
 def share_right(answer: str, text: str, ended: bool) -> float:
     """Return the share of characters that are right: 1.0 for exactly the answer.
 
-    The share is relative to the length of the longer text, so that a long answer earns little. A
-    text that was cut off counts as one character longer. The end of a text earns nothing by itself.
-    Otherwise the model would learn to end texts early, before it has tried all letters.
+    The share is relative to the longer of `answer` and `text`, so that extra characters lower it. A
+    text that was cut off counts as one character longer. There is no separate reward for ending a
+    text. With one, the model would learn to end texts early, before it has tried all letters.
     """
     right = sum(a == b for a, b in zip(answer, text, strict=False))
     longer = max(len(answer), len(text) + (not ended))
@@ -209,7 +209,7 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def held_out_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of an evaluation. `metrics` is the result of `metrics_of`."""
+    """Put `test/` before the name of each metric, and add `test/reward` and `test/accuracy`."""
     return {
         "test/reward": metrics["env/all/reward/total"],
         "test/accuracy": metrics["env/all/correct"],
@@ -248,7 +248,7 @@ def _question(problem: Problem) -> str:
 
 
 def _turns(problem: Problem, rollout: Rollout) -> list[dict[str, Any]]:
-    """Return the turns of an episode as documents. The last turn has the reward."""
+    """Return a JSON object for each turn of an episode. The last turn has the reward."""
     if not rollout.turns:
         return [_turn(problem, rollout)]
     last = len(rollout.turns) - 1

@@ -38,7 +38,7 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Whether the last checkpoint is the final one."""
+        """Whether the run had finished: its last checkpoint was saved at the end of training."""
         return bool(self.last_state and self.last_state.get("final"))
 
     @property
@@ -117,9 +117,9 @@ class RunDirectory:
 
 
 def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunDirectory:
-    """Open the directory `path` for a new or resumed run. Remove incomplete lines from the files
-    of the run (`drop_steps_from` removes them from metrics.jsonl). Raises RecipeError if an
-    earlier run in the directory had other settings. The settings in `free` may differ."""
+    """Open the directory `path` for a new or resumed run. Remove incomplete lines from its JSONL
+    files, except metrics.jsonl (see `drop_steps_from`). Raises RecipeError if an earlier run in the
+    directory had other settings; only the settings in `free` may differ."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -157,8 +157,7 @@ def sampler_path(checkpoint: str) -> str:
 
 
 def last_state(path: str) -> dict[str, Any]:
-    """Return the record of the last checkpoint of the run in a directory; empty without a
-    checkpoint."""
+    """Return the record of the last checkpoint in a run's directory; {} without a checkpoint."""
     states = _states(path)
     return states[-1] if states else {}
 

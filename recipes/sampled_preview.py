@@ -26,7 +26,7 @@ class _Sampling(rl.GroupTrainer):
 
 
 def of_groups(config: Any, count: int, checkpoint: str) -> preview.Document:
-    """Return the first prompts of RL, each with a group of samples from a checkpoint."""
+    """Return the first prompts of an RL run, each with a group of samples from a checkpoint."""
     config = chz.replace(config, load_checkpoint_path=checkpoint)
     with preview.printed() as about:
         connection = service.connect(config.base_url, {"recipe": "data"})

@@ -23,10 +23,10 @@ def seed_of(request: str) -> int:
 def open_sampler(
     connection: Service, model_name: str, checkpoint: str | None
 ) -> "tinker.SamplingClient":
-    """Return a client that samples from a checkpoint, or from the base model if `checkpoint` is
-    None. Weights that were saved for training are loaded by a training client first, because not
-    every service can sample from them directly. Raises RecipeError if a directory has no
-    checkpoint."""
+    """Return a client that samples from `checkpoint`, an address or a run's directory. None means
+    the base model. If the weights were saved for training, a training client loads them first,
+    because not every service can sample from them directly. Raises RecipeError if the directory
+    has no checkpoint."""
     client, wait = connection.client, connection.wait
     if checkpoint is None:
         return wait(client.create_sampling_client(base_model=model_name))

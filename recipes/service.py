@@ -144,8 +144,8 @@ class _Waits(logging.Handler):
 
 
 def tell_of_waits(clock: Callable[[], float] = time.monotonic) -> None:
-    """From now on, print a line at most every `TELL_SECONDS` while the service rejects requests
-    (429). The SDK retries silently for minutes, which looks like a hang."""
+    """Install a log handler that prints a line if the service rejects a request (429), at most one
+    line per `TELL_SECONDS`. Without it, the SDK retries silently for minutes, as if it hung."""
     logger = logging.getLogger("httpx")
     if not any(isinstance(handler, _Waits) for handler in logger.handlers):
         logger.addHandler(_Waits(clock))

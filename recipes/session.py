@@ -34,11 +34,11 @@ _REWARD = "env/all/reward/total"
 
 
 class Refused(service.RecipeError):
-    """Raised for an order that cannot be executed. The order has changed nothing."""
+    """Raised if an order (a request of a session's client) cannot be executed."""
 
 
 class Orders:
-    """The files of a session: orders, answers and progress."""
+    """The files of a session: a client's orders, the run's answers, and the run's progress."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -46,11 +46,11 @@ class Orders:
             os.makedirs(os.path.join(folder, part), exist_ok=True)
 
     def order(self, number: int) -> dict[str, Any] | None:
-        """Return an order, or None if it does not exist yet."""
+        """Return the order `number`; None if the client has not written it yet."""
         return self._read(f"orders/{number:06d}.json")
 
     def answer(self, number: int) -> dict[str, Any] | None:
-        """Return an answer, or None if it does not exist yet."""
+        """Return the answer to the order `number`; None if the run has not written it yet."""
         return self._read(f"answers/{number:06d}.json")
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -136,7 +136,7 @@ class Session(Trainer):
         """Return a future of a client that samples with the current weights."""
 
     def report(self, order: Mapping[str, Any] | None, done: int = 0) -> None:
-        """Write the session's progress."""
+        """Write progress.json: the current `order`, if any, and how many of its steps are done."""
         doing = None if order is None else order["kind"]
         steps = 0 if order is None else order.get("steps", 0)
         shown = {key: self.last_row[key] for key in self.shown if key in self.last_row}
@@ -205,8 +205,8 @@ class Session(Trainer):
             raise Refused(str(error)) from None
 
     def save_by_itself(self) -> None:
-        """Save a checkpoint if at least `checkpoint_steps` steps are unsaved (0: never save). Save
-        none while the last reward is below `checkpoint_reward`."""
+        """Save a checkpoint if at least `checkpoint_steps` steps are unsaved and the last reward
+        is not below `checkpoint_reward`. If `checkpoint_steps` is 0, do nothing."""
         config = self.config
         threshold = config.checkpoint_reward
         good = threshold is None or self.last_row.get(_REWARD, threshold) >= threshold
@@ -238,7 +238,7 @@ class Session(Trainer):
         return {"samples": [[self.plain(s) for s in self.wait(r).sequences] for r in requests]}
 
     def plain(self, sequence: "tinker.SampledSequence") -> dict[str, Any]:
-        """Return a sampled answer as plain data."""
+        """Return a JSON object with the text of a sampled answer, and whether the answer ended."""
         text = self.tokenizer.decode(sequence.tokens, skip_special_tokens=True).strip()
         return {"text": text, "ended": sequence.stop_reason == "stop"}
 
@@ -253,7 +253,7 @@ class Session(Trainer):
         return {"checkpoint": name, **paths}
 
     def do_load(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Load other weights with their optimizer state. The step count continues."""
+        """Load other weights with their optimizer state. The step number does not change."""
         client = self.connection.client
         try:
             request = client.create_training_client_from_state_with_optimizer(
@@ -308,7 +308,7 @@ class Session(Trainer):
 
 
 def _conversation(values: Any, where: str) -> tasks.Conversation:
-    """Return the conversation in a row of an order. Raises RecipeError for an invalid
+    """Parse one conversation that a client sent with an order. Raises RecipeError for an invalid
     conversation or an unknown key."""
     row = data_files.Row(values, where)
     messages = tasks.conversation(row)

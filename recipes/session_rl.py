@@ -47,7 +47,7 @@ class GroupSession(Session, rl.GroupTrainer):
         self.ordered_problems = problems
 
     def asked_at(self, step: int) -> list[Problem]:
-        """Return the questions in the order; if it has none, the recipe's questions of the step."""
+        """Return the questions sent with the current order, else the recipe's questions."""
         return super().asked_at(step) if self.ordered_problems is None else self.ordered_problems
 
     def sampler_now(self) -> Any:
@@ -61,12 +61,12 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """Estimate the tokens of a session if all its steps are ordered; see estimates.py."""
+    """Estimate the tokens of a session that trains `max_steps` steps; see estimates.py."""
     return rl.estimate(settings.without_order(values))
 
 
 def main(config: Config) -> None:
-    """Carry out orders. Exits with code 143 after SIGTERM and 130 after SIGINT."""
+    """Execute a session's orders. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("rl", GroupSession, config)
 
 

@@ -53,7 +53,7 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
         self.ordered_data = [chat.to_datum(example) for example in examples]
 
     def shown_at(self, step: int) -> "list[tinker.Datum]":
-        """Return the examples in the order; if it has none, the recipe's examples of the step."""
+        """Return the examples sent with the current order, else the recipe's examples."""
         return super().shown_at(step) if self.ordered_data is None else self.ordered_data
 
     def sampler_now(self) -> Any:
@@ -70,12 +70,12 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """Estimate the tokens of a session if all its steps are ordered; see estimates.py."""
+    """Estimate the tokens of a session that trains `max_steps` steps; see estimates.py."""
     return sft.estimate(settings.without_order(values))
 
 
 def main(config: Config) -> None:
-    """Carry out orders. Exits with code 143 after SIGTERM and 130 after SIGINT."""
+    """Execute a session's orders. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("sft", SupervisedSession, config)
 
 

@@ -27,7 +27,7 @@ FREE = frozenset(
 
 @chz.chz
 class Place:
-    """Model and weights, the service, and where a run writes."""
+    """Settings for the model, initial weights, seed, service, log directory and W&B of a run."""
 
     model_name: str = chz.field(default="tiny/qwen3", doc="base model, as the service names it")
     load_checkpoint_path: str | None = chz.field(
@@ -56,7 +56,7 @@ class Place:
 
 @chz.chz
 class Problems(Place):
-    """Generated problems: which task, and how many are held out."""
+    """Settings of generated problems: the task, its difficulty, and the held-out problems."""
 
     task: Literal["addition", "reversal", "sorting"] = chz.field(
         default="sorting", doc="the kind of problems to generate"
@@ -84,7 +84,7 @@ class Thinking:
 
 @chz.chz
 class Answering:
-    """How the questions of suites are answered and graded."""
+    """Settings for the answers to evaluation questions, and for grading these answers."""
 
     grader: str = chz.field(
         default="exact",
@@ -239,7 +239,7 @@ class Policy(Training):
 
 @chz.chz
 class Tasks:
-    """Terminal tasks of a run; see sweeper.sandbox.tasks.Choice."""
+    """Settings that choose a run's terminal tasks; see sweeper.sandbox.tasks.Choice."""
 
     tasks: str = chz.field(
         doc="folder of the tasks (sweeper doctor tasks); with dataset, a checkout of its repository"
@@ -294,8 +294,8 @@ class Settings(Training, Problems):
 
 
 def check_problems(config: Problems) -> None:
-    """Raise ValueError for invalid problem settings. If a class has several base classes and no
-    check of its own, chz runs only the checks of the first base class."""
+    """Raise ValueError for invalid problem settings. Classes with several base classes call this in
+    their own check, because chz would run only the checks of the first base class."""
     check_at_least(config, test_size=1)
     for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
         if not low <= getattr(config, key) <= high:
@@ -315,7 +315,7 @@ def check_answering(config: Answering) -> None:
 
 
 def check_tier(tier: Suites | Infrequent) -> None:
-    """Raise ValueError for invalid suites, items or steps between evaluations."""
+    """Raise ValueError if `suites`, `items` or `every` is invalid."""
     check_at_least(tier, every=0)
     if tier.items is not None:
         check_at_least(tier, items=1)
@@ -349,8 +349,8 @@ def check_settings(config: Settings) -> None:
 
 
 def without_order(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a session without the settings of `ByOrder`, which the session's recipe
-    does not have."""
+    """Return the values of a session without the settings of `ByOrder`, which rl.py and sft.py do
+    not have."""
     return {key: value for key, value in values.items() if key not in chz.chz_fields(ByOrder)}
 
 
@@ -419,7 +419,7 @@ def lacking_function(values: Mapping[str, Any], key: str) -> list[str]:
 
 
 def missing_folders(values: Mapping[str, Any]) -> list[str]:
-    """Return a line for each folder of another run that these values name and that is missing."""
+    """Return a line for each setting that names another run's folder, if this folder is missing."""
     missing: list[str] = []
     for key in ("load_checkpoint_path", "reward_model", "kl_reference"):
         path = str(values.get(key) or "tinker://")

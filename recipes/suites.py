@@ -77,7 +77,7 @@ def names_of(suite: str) -> list[str]:
 
 
 def by_suite(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """Return the items by suite, without duplicates."""
+    """Return a dict from each suite to all its items. An item of two suites is in both lists."""
     unique: dict[str, dict[str, Item]] = {}
     for item in items:
         for name in (item.suite, *item.others):
@@ -86,8 +86,8 @@ def by_suite(items: Iterable[Item]) -> dict[str, list[Item]]:
 
 
 def same_names(names: Iterable[str]) -> str | None:
-    """Return a message if two files with different content have the same base name, because their
-    scores would be mixed. Return None otherwise."""
+    """Return a message if two files with different content have the same name (without folder and
+    extension), so that their scores would be mixed. Return None otherwise."""
     paths: dict[str, str] = {}
     for path in filter(os.path.isfile, names):
         other = paths.setdefault(_label_of(path), path)
@@ -130,7 +130,7 @@ def _items_of(config: settings.Problems, name: str, grader: str) -> list[Item]:
 
 
 def _tasks_of(config: settings.Problems, name: str) -> list[tasks.Task]:
-    """Return the tasks that a name means. Raises RecipeError for an unknown name."""
+    """Return the tasks of the suite `name`. Raises RecipeError for an unknown name."""
     if name in NAMED:
         return [tasks.addition(digits) for _, digits in NAMED[name]]
     if name in ("addition", "reversal", "sorting"):

@@ -118,7 +118,7 @@ class Model:
 
 
 def main(config: Config) -> None:
-    """Answer a person or programs until the input ends, or until a signal arrives."""
+    """Chat on standard input, or serve HTTP, until the input ends or a signal arrives."""
     _end_with_parent()
     with service.errors_in_one_line(), service.stop_on_signals():
         model = Model(config)
@@ -170,7 +170,7 @@ def _talk(model: Model, config: Config) -> None:
 
 
 def _harmless(text: str) -> str:
-    """Return a text without the characters that control a terminal, which a model may write."""
+    """Remove the characters that control a terminal from a model's text."""
     return "".join(
         character for character in text if character.isprintable() or character in "\n\t"
     )

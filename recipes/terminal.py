@@ -183,7 +183,7 @@ def with_epochs(config: Any) -> Any:
 
 
 class EpisodeTrainer(rl.GroupTrainer):
-    """The loop of rl.py, with episodes as answers."""
+    """The training loop of rl.py. Each answer is an episode in a terminal environment."""
 
     config: Config
     shown: ClassVar = ("env/all/reward/total", "env/all/correct", "test/reward")
@@ -391,7 +391,7 @@ class EpisodeTrainer(rl.GroupTrainer):
 
     @contextmanager
     def held(self, place: P) -> Iterator[P]:
-        """Stop `place` at the end of the `with` block, or when `close` is called."""
+        """Stop an environment or trial after the `with` block, or when `close` is called."""
         with self.lock:
             if self.closing:
                 place.stop()
@@ -434,7 +434,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         return rewards.judging(self.run, step, "the verifier", failures, len(played), name)
 
     def failure_metrics(self, judging: rewards.Judging, name: str = "") -> dict[str, float]:
-        """Return metrics of a step's episodes: failures, durations and reasons for the end."""
+        """Return metrics of a step's episodes, such as failures; see `episodes.counts`."""
         return episodes.counts(self.batch[_split_of(name)]) | judging.metrics("verifier")
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
@@ -464,7 +464,7 @@ class EpisodeTrainer(rl.GroupTrainer):
 
 
 def _split_of(name: str) -> str:
-    """Return "train" if the prefix of file names is empty, else "test"."""
+    """Return "train" if `name`, a prefix of file names, is empty. Return "test" otherwise."""
     return "test" if name else "train"
 
 

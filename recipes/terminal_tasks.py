@@ -17,8 +17,8 @@ class Tasks(NamedTuple):
 
 
 def sources(values: Mapping[str, Any]) -> dict[str, tuple[str, Choice]]:
-    """Return the folder of tasks and the choice among these tasks for each split: "train", and
-    "test" if the run has test tasks. Empty if `tasks` is not set."""
+    """Return a dict whose keys are "train" and, if the run has test tasks, "test". Each value is a
+    folder and the choice of its tasks. The dict is empty if `tasks` is not set."""
     if not values.get("tasks"):
         return {}
     choice, ids = choice_of(values), values.get("test_task_ids")

@@ -58,7 +58,7 @@ def _of_checkpoint(connection: Service | None, checkpoint: str) -> str | None:
 
 def applied(tokenizer: Any, thinking: str | None, model_name: str) -> Any:
     """Return a copy of the tokenizer that renders chats with thoughts "on" or "off". Return the
-    tokenizer itself if `thinking` is None. Raises RecipeError if the template has no switch."""
+    tokenizer itself if `thinking` is None. Raises RecipeError if the template cannot do this."""
     if thinking is None:
         return tokenizer
     switches = set(_SWITCHES.findall(str(tokenizer.chat_template)))

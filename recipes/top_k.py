@@ -32,16 +32,16 @@ float32, as 1 minus the probabilities of the likeliest tokens."""
 
 
 class Slopes(NamedTuple):
-    """The derivatives of the divergence with respect to the logprobs of the likeliest tokens (an
-    array of positions x k), and the divergence in nats at each position."""
+    """The KL divergence at each position, in nats. `by_value` has its derivatives with respect to
+    the student's logprobs of its k likeliest tokens (an array of positions x k)."""
 
     by_value: "np.ndarray"
     divergence: "np.ndarray"
 
 
 def slopes(student: Any, teachers: Sequence[tuple[float, Any]]) -> Slopes:
-    """Compute the slopes from logprobs of the likeliest tokens (arrays of positions x k). `student`
-    has the student's logprobs, and `teachers` has each teacher's weight and logprobs."""
+    """Compute the divergence and its derivatives. `student` has the student's logprobs of its k
+    likeliest tokens. `teachers` has each teacher's weight and its logprobs of the same tokens."""
     import numpy as np
 
     student_logprobs = np.asarray(student, np.float64)

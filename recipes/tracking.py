@@ -89,7 +89,8 @@ class Tracker:
 
 @contextmanager
 def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Iterator[Tracker]:
-    """Open the trackers for the `with` block. The W&B run ends with the block's exit code."""
+    """Open the trackers for the `with` block. W&B gets exit code 0 if the block ends normally, the
+    code of a SystemExit, or 1 after another exception."""
     others = _open_others(config, directory, values)
     tracker = Tracker(_start(config, directory, values), directory.last_state, others)
     code: Any = 1
@@ -167,7 +168,7 @@ def _is_set(setting: str) -> bool:
 
 @contextmanager
 def _harmless(otherwise: str, tracker: str = "W&B") -> Iterator[None]:
-    """Catch any exception in the `with` block, and print it in one line on standard error."""
+    """Catch any exception in the `with` block. Print its effect, `otherwise`, and its message."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  what trackers raise has no common base

@@ -243,7 +243,7 @@ def _name_of(step: int) -> str:
 
 def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
     """Replace each setting `auto` by a number, and print the reason for the number. Return the new
-    configuration, and the reasons by setting. Raises RecipeError if no number is known."""
+    configuration, and a dict from setting to reason. Raises RecipeError if no number is known."""
     try:
         numbers, whys = hyperparams.resolved(recipe, config)
     except ValueError as error:
