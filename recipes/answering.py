@@ -79,7 +79,7 @@ class Answers:
     def keep(self, items: Iterable[Item], others: Iterable[dict[str, Any]] = ()) -> None:
         """Drop the answers to all items that are not in `items`. Grade an answer again if the
         grader of its item has changed; answers of benchmarks are never graded again. If anything
-        changes, rewrite the file with the rows `others` and the answers."""
+        changes, rewrite the file: first the rows `others`, then the answers."""
         by_key = {item.key: item for item in items}
         answers: dict[str, dict[int, dict[str, Any]]] = {}
         for key, rows in self._rows.items():
@@ -220,8 +220,8 @@ def check_suites(names: Sequence[str], grader: str) -> list[data_files.Checked]:
 def judging(
     directory: rundir.RunDirectory, step: int, done: scores.Done, name: str = ""
 ) -> rewards.Judging:
-    """Write the answers whose grader failed to a file whose name begins with `name`. Return the
-    number of these answers, and the number of all answers with a grader."""
+    """Count the answers with a grader, and those for which the grader failed. Write the latter to a
+    file whose name begins with `name`."""
     graded = [(item, row) for item, rows in done for row in rows if item.grader is not None]
     failed = [(item, row) for item, row in graded if row.get("error") is not None]
     failures = [

@@ -59,8 +59,8 @@ class Waited(NamedTuple):
 
 
 def split(suite: str) -> tuple[str, list[str]]:
-    """Split suites, separated by commas, into sweeper's suites (joined by commas) and the names
-    of benchmarks."""
+    """Split the setting `suite`, a list of names with commas. Return the names of sweeper's suites,
+    joined by commas, and a list of the names of benchmarks."""
     parts = [part.strip() for part in suite.split(",") if part.strip()]
     built_in = [part for part in parts if not part.startswith(PREFIX)]
     return ",".join(built_in), [part.removeprefix(PREFIX) for part in parts if part not in built_in]
@@ -105,8 +105,8 @@ def benchmark_of(name: str) -> Any:
 
 
 class About(NamedTuple):
-    """The model of an evaluation, its `thinking` mode (None: any), and `most`: the maximum number
-    of examples per benchmark (None: all)."""
+    """The model of an evaluation, its `thinking` mode (None: tinker-cookbook's default), and the
+    maximum number `most` of examples per benchmark (None: all)."""
 
     model_name: str
     thinking: str | None

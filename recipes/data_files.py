@@ -182,8 +182,8 @@ def _function_of(entry: Any) -> dict[str, Any] | None:
 
 
 def sample(path: str, parse: Callable[[Row], T]) -> tuple[list[T], float]:
-    """Parse the first lines of a file. Return the results, and the estimated number of lines in
-    the file divided by the number of parsed lines."""
+    """Parse the first lines of a file. Return the results, and an estimate of the ratio (lines in
+    the file / parsed lines)."""
     chosen: list[T] = []
     for row, end in _rows(path):
         chosen.append(parse(row))

@@ -289,8 +289,7 @@ class OffPolicy(sft.SupervisedTrainer):
 
     @property
     def learn(self) -> chat.Learned:
-        """The messages of held-out conversations on which the model is evaluated: all messages of
-        the assistant."""
+        """The kind of held-out messages that an evaluation scores: all of the assistant."""
         return "all_assistant_messages"
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:

@@ -261,8 +261,8 @@ class PairTrainer(Trainer):
         return ratios
 
     def train_on(self, passed: Passed) -> Trained:
-        """Wait for the margins. Then submit the pass with the gradient of the loss, and the
-        optimizer's step."""
+        """Wait for the log ratios. Then submit the forward-backward pass and the optimizer's
+        step."""
         with self.timed("forward"):
             ratios = passed.forward()
         measured = self.measures(ratios)
@@ -341,7 +341,7 @@ class PreferenceTrainer(PairTrainer):
         return pairs.render_pairs(split, render, self.config.max_length)
 
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Request the reference's logprobs of each pair for which they are not known yet. The
+        """Request the reference's logprobs of the pairs whose logprobs are still unknown. The
         returned function waits for the logprobs of all pairs in the batch."""
         unknown = {id(pair): pair for pair in batch if id(pair) not in self._baselines}
         ask = partial(samplers.begin_answer_logprobs, self.connection, self.reference)

@@ -319,8 +319,8 @@ class _Episode:
 
 
 def about(played: Played, failures: int) -> dict[str, float]:
-    """Return the metrics of an episode: whether the reward was full, the duration, the time and
-    the reason of the end, the number of environments that died in earlier tries of the episode,
+    """Return the metrics of an episode: whether the reward was at least 1, the duration, when and
+    why the episode ended, the number of environments that died in earlier tries of the episode,
     and whether the verifier failed."""
     return {
         "solved": float(played.rollout.correct),
@@ -334,8 +334,8 @@ def about(played: Played, failures: int) -> dict[str, float]:
 
 def rollouts_of(group: Sequence[Ended]) -> list[Rollout]:
     """Return the rollouts of a group's played episodes, with the metrics of each. An episode is
-    lost if every environment died. The metrics of the group's first rollout include the number of
-    lost episodes and of the environments that died in them."""
+    lost if every environment died. The first rollout's metrics also count the group's lost episodes
+    and the environments that died in lost episodes."""
     result: list[Rollout] = []
     lost = [ended.failures for ended in group if ended.played is None]
     for ended in group:

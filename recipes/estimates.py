@@ -53,8 +53,8 @@ class Ruler:
     def __call__(
         self, texts: Sequence[str], add_special_tokens: bool = False
     ) -> dict[str, list[list[int]]]:
-        """Return a list of token ids for each text. Only the lengths of the lists are
-        meaningful."""
+        """Return a dict whose `input_ids` has a list of token ids for each text. Only the lengths
+        of the lists are meaningful."""
         del add_special_tokens
         return {"input_ids": [*map(self._encode, texts)]}
 
@@ -141,7 +141,7 @@ def split_sizes(config: settings.Settings) -> tuple[Sizes, Sizes]:
 
 def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Sizes]:
     """Return the sizes of the training pairs and of the held-out pairs. The means are over both
-    answers of each pair. With `judged`, a verdict on an answer takes the place of the answer."""
+    answers of each pair. With `judged`, an answer counts as prompt, and its verdict as answer."""
 
     def measure() -> tuple[Sizes, Sizes]:
         if config.data is None:
@@ -190,9 +190,9 @@ def suite_sizes(
 
 
 def once(config: settings.Problems, measure: Callable[[], T], *key: object) -> T:
-    """Return the result of `measure`, called once for all configurations that have the same
-    model, the same generated problems and the same `key`. The seed may differ, because it hardly
-    changes lengths."""
+    """Return the result of `measure`, cached by model, settings of generated problems and `key`.
+    Configurations that differ only in their seed share a result, because the seed hardly changes
+    lengths."""
     problems = config.task, config.digits, config.length, config.letters, config.test_size
     whole = (config.model_name, *problems, *key)
     if whole not in _cache:

@@ -215,7 +215,7 @@ class Evaluation:
 
     @property
     def marks(self) -> dict[str, str]:
-        """Values that checkpoint records need for the evaluation to resume."""
+        """Fields that are added to each checkpoint's record, so that a run can resume."""
         model, last = self.asker.model, self.directory.last_record or {}
         thinks = last.get(thinking.KEY) if model is None else model.thinking
         about = {rundir.PARENT: self.weights, thinking.KEY: thinks}
@@ -223,7 +223,7 @@ class Evaluation:
 
     def log(self, done: scores.Done, total: int) -> None:
         """Log the metrics of the items that are done, and print a line. Raises JudgeFailed if no
-        answer could be graded; see `ENOUGH`."""
+        answer could be graded, but not before `ENOUGH` answers or the end."""
         step = len(done)
         judging = answering.judging(self.directory, step, done)
         metrics = {"progress": step / total, **scores.measures(done)}

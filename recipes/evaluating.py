@@ -119,8 +119,8 @@ class Suites:
 def _renamed(
     by_suite: dict[str, list[Item]], other: Tier, items: int | None
 ) -> dict[str, list[Item]]:
-    """Return the suites of a tier. A name that the other tier also has gets a suffix: the number
-    `items` (`math-20`), or `-all` if `items` is None."""
+    """Return the suites of a tier, by name. A name that the other tier also has gets a suffix: for
+    example `-20` if `items` is 20, and `-all` if `items` is None."""
     part = "all" if items is None else items
     return {
         f"{name}-{part}" if name in other.items else name: in_suite

@@ -117,8 +117,8 @@ def use_service(url: str) -> None:
 def agent_of(
     config: Agents, model_name: str, sampling: Sampling, *, tinker: bool
 ) -> dict[str, Any]:
-    """Return harbor's configuration of the agent. With `tinker`, add the options with which
-    Terminus 2 samples through harbor's Tinker model and records the tokens."""
+    """Return harbor's configuration of the agent. With `tinker`, add options for Terminus 2, which
+    then samples through harbor's Tinker model and records the tokens."""
     options = options_of(config.agent_options)
     named = {"import_path" if ":" in config.agent else "name": config.agent}
     if not tinker:
@@ -267,8 +267,8 @@ class Trials:
         return [self.ended[key] for key in keys if key in self.ended]
 
     def _log(self, wanted: Sequence[tuple[Task, int]]) -> rewards.Judging:
-        """Log the line of metrics. Return the number of trials, and the number of trials that could
-        not be judged."""
+        """Log the metrics of the trials. Return the number of trials, and the number of trials that
+        could not be judged."""
         trials = self._in_order(wanted)
         if not trials:
             raise RecipeError("the environments of all trials died, so there are no results")

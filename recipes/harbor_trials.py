@@ -158,8 +158,8 @@ class _Answer(NamedTuple):
 
 
 def _answers(details: Sequence[Mapping[str, Any]]) -> tuple[list[_Answer], bool]:
-    """Return the recorded answers, first the agent's and then its subagents', and whether all
-    records are complete. An answer without a recorded prompt or logprobs is left out."""
+    """Return the recorded answers in their order, and whether all records are complete. An answer
+    without a recorded prompt or logprobs is left out."""
     answers: list[_Answer] = []
     whole = True
     for detail in details:

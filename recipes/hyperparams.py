@@ -200,8 +200,8 @@ def _shape(model: str) -> Shape | None:
 
 @cache
 def _installed() -> Mapping[str, Shape]:
-    """Return the models in the tables of the installed tinker-cookbook; empty if it is missing.
-    The tables are parsed instead of imported, because the import would load torch."""
+    """Return a dict from model to shape, read from the tables of the installed tinker-cookbook (if
+    any). The tables are parsed instead of imported, because the import would load torch."""
     spec = importlib.util.find_spec("tinker_cookbook")
     folders = None if spec is None else spec.submodule_search_locations
     if not folders:

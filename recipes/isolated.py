@@ -101,8 +101,8 @@ class IsolatedFunction(Function):
 
     def _call(self, questions: Sequence[Call]) -> list[dict[str, Any]]:
         """Start a process and make the calls. Return the result of loading the file, followed by
-        the results of the calls. Calls after the end of the process have no result. Raises
-        RecipeError if the file cannot be loaded."""
+        the results of the calls. If the process ends early, the remaining calls have no result.
+        Raises RecipeError if the file cannot be loaded."""
         lines = "".join(json.dumps(question) + "\n" for question in questions)
         limits = f"{self._megabytes} {self._seconds}"
         command = f"python3 -I {_PROGRAM} {_FILE} {self._name} {limits} <{_CALLS} 2>/dev/null"
@@ -128,8 +128,8 @@ class IsolatedFunction(Function):
         return [answers[0] | {"ended": ended}, *answers[1:]]
 
     def _again(self) -> Result:
-        """Replace an environment that a function has ended. Return the output of a process that
-        loaded the file and answered no call."""
+        """Replace an environment that a function has ended. Return a result as of a process that
+        ended in its first call."""
         self._place.stop()
         try:
             self._open()

@@ -37,8 +37,7 @@ class Settings(settings.Settings):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return a line about the mistake in the file `data`. The list is empty if `data` has no
-    mistake."""
+    """Return a list with a line about the first mistake in the file `data`, or an empty list."""
     mistake = settings.check_data(values, pair, hold_out).mistake
     return [] if mistake is None else [mistake]
 

@@ -126,7 +126,7 @@ class Update(NamedTuple):
     ) -> dict[str, float]:
         """Wait for the requests. Return the numbers of sequences and tokens, the KL divergence
         between trainer and sampler, and the optimizer's metrics. `timed` measures the waiting
-        times. With several substeps, the divergence includes the updates by earlier substeps."""
+        times. With several substeps, the divergence is partly due to earlier substeps."""
         with timed("forward_backward"):
             passes = [wait(request) for request in self.passes]
         outputs = [output for result in passes for output in result.loss_fn_outputs]

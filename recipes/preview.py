@@ -76,8 +76,8 @@ def tokenizer_of(model_name: str) -> Any:
 
 
 def _tokenizer_of(config: Any) -> Any:
-    """Return a run's tokenizer, with the setting `thinking` applied. A setting that only the
-    service has recorded (for weights given by an address) is ignored."""
+    """Return a run's tokenizer, with the setting `thinking` applied. If only the service knows
+    which setting the initial weights were trained with, that setting is ignored."""
     tokenizer = tokenizer_of(config.model_name)
     return thinking.applied(tokenizer, thinking.resolved(None, config, {}), config.model_name)
 

@@ -70,8 +70,8 @@ def student(value: float, error: float, df: float) -> Estimate:
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate | None:
     """Return the mean difference `first` - `second` over the shared seeds, with the interval of a
-    paired t test. Return None without shared seeds. There is no interval for a single shared seed,
-    or if all differences are equal."""
+    paired t test. Return None if there is no shared seed. There is no interval if there is only one
+    shared seed, or if all differences are equal."""
     return paired_with({"": first}, second).get("")
 
 
@@ -117,15 +117,15 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def counted_share(share: float, items: int) -> tuple[float, float]:
-    """Return Wilson's interval of a fraction `share` of `items` items, rounded to whole items. Use
-    this interval if the noise between runs is unknown."""
+    """Return Wilson's interval of a proportion. The number of successes, `share` * `items`, is
+    rounded to an integer. Use this interval if the noise between runs is unknown."""
     return wilson(min(max(round(share * items), 0), items), items)
 
 
 def share_bounds(share: float, answers: float, below: float, above: float) -> tuple[float, float]:
-    """Return Jeffreys' interval of a fraction `share` of `answers` answers (Brown, Cai and
-    DasGupta, *Statistical Science* 16(2), 2001). Its confidence is that of a normal interval that
-    reaches `below` and `above` standard errors from the mean."""
+    """Return Jeffreys' interval of the fraction `share` of right answers among `answers` (Brown,
+    Cai and DasGupta, *Statistical Science* 16(2), 2001). A normal interval with the same confidence
+    ends `below` standard errors under the mean and `above` standard errors over the mean."""
     right, wrong = share * answers + 0.5, (1 - share) * answers + 0.5
     low = beta_quantile(normal_tail(below), right, wrong) if share > 0 else 0.0
     high = 1 - beta_quantile(normal_tail(above), wrong, right) if share < 1 else 1.0

@@ -25,9 +25,9 @@ for more seeds."""
 
 
 def price(data: SweepData) -> float:
-    """Return the factor by which p values are multiplied, because the data are analysed repeatedly.
-    The factor is 1 if all runs have ended, no seeds were added, and the sweep is neither a race nor
-    a confirmation."""
+    """Return the factor for p values that corrects for repeated analyses of the data. The factor is
+    1 if all runs have ended, no seeds were added, the sweep is no race (which adds seeds to the
+    best cells), and no other sweep has repeated its cells on new seeds."""
     usual = 1 - CONFIDENCE
     levels = [usual]
     if open_runs(data) and data.runs:
@@ -51,8 +51,8 @@ def open_runs(data: SweepData) -> int:
 
 
 def grown_from(data: SweepData) -> int:
-    """Return the smallest number of seeds per cell of all launches if seeds were added later, else
-    0. Return 0 for a race, because a race has its own levels for added seeds."""
+    """Return the smallest number of seeds per cell at a launch of the sweep, or 0 if no launch
+    added seeds. Return 0 for a race, because `price` treats a race separately."""
     if data.plan is not None and data.plan.race is not None:
         return 0
     launches = () if data.plan is None else data.plan.launches

@@ -62,16 +62,16 @@ NoiseRule = Literal["auto", "pooled", "own"]
 
 
 class Spread(NamedTuple):
-    """The noise of a cell: the standard deviation between its runs, with degrees of freedom. If
-    values are fractions of questions, `answers` is the effective number of answers per run, else
-    0."""
+    """The noise of a cell: the standard deviation between its runs, with degrees of freedom.
+    `answers` is the effective number of answers per run if the metric is a fraction, such as the
+    fraction of right answers. For other metrics it is 0."""
 
     sd: float
     df: float
     answers: float = 0.0
 
     def reach(self) -> float:
-        """Return half of the width of Student's interval for a single run."""
+        """Return half of the width of Student's interval around the value of one run."""
         return self.sd * student_quantile((1 + CONFIDENCE) / 2, self.df)
 
 
@@ -79,18 +79,18 @@ class Spread(NamedTuple):
 class Noise:
     """The noise of a sweep. `kind` is "pooled" (the same variance for all cells), "moderated",
     "own" (a variance for each cell), or "none" (no cell was repeated). `spreads` has the noise of
-    each cell. The estimate uses `repeated` cells of the sweep and `lent_cells` cells of the other
-    sweeps `lent`; each of these cells has several runs. `p` is the p value of the test for equal
+    each cell. The estimate uses only cells with several runs: `repeated` cells of this sweep, and
+    `lent_cells` cells of the other sweeps `lent`. `p` is the p value of the test for equal
     variances (None: no test). `prior` is the common standard deviation of all cells, with
     `prior_df` degrees of freedom (infinite: the cells' own variances are ignored). `total` is the
     number of degrees of freedom of all cells. `refused` names other sweeps that the user requested,
-    but whose noise differs. `noisier` has the own noise of cells whose variance is significantly
-    larger (F test at `NOISIER`), although they share their noise in `spreads`. `together` is one
-    noise for all cells. It is set if the test rejects a shared noise, if too few cells were
-    repeated, or if runs failed. `trend` is the axis along which the noise grows or falls ("":
-    none). `shares` is set if values are fractions of questions. If the effect of a seed on all
-    cells could be estimated, `seeds` is its noise and `between` the noise of a difference between
-    cells."""
+    but whose noise differs. `noisier` maps cells with a significantly larger variance (F test at
+    `NOISIER`) to the noise of their own runs; `spreads` has shared noise for them. `together` is a
+    common noise of all cells. It is set only if the test rejects a shared noise, if too few cells
+    were repeated, or if runs failed. `trend` is the axis along which the noise grows or falls ("":
+    none). `shares` is set if the metric is a fraction from 0 to 1. If a seed affects all cells
+    equally (see `paired`), `seeds` is the noise of this effect, and `between` is the noise of
+    differences between cells."""
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]
@@ -125,9 +125,9 @@ class Noise:
         return max((s for s in spreads if s is not None), key=Spread.reach)
 
     def of_chosen(self, cell: str) -> Spread | None:
-        """Return the noise for the interval of a cell that was chosen as the best: its noise in
-        `noisier`, else in `spreads`; or `together`, if that is larger. Return None if the cell has
-        no noise."""
+        """Return the noise for the interval of a cell that was chosen as the best: its entry in
+        `noisier` (in `spreads` if `noisier` has none), or `together` if that is larger. Return
+        None if the noise of the cell is unknown."""
         spread = self.noisier.get(cell) or self.of(cell)
         if spread is None or self.together is None:
             return spread
@@ -137,9 +137,9 @@ class Noise:
         self, groups: Sequence[tuple[str, Sequence[float]]], weights: Sequence[float]
     ) -> Estimate:
         """Return a weighted sum of the means of cells, with its interval. `groups` has (name,
-        values) for each cell, in the units of the noise. The degrees of freedom are Satterthwaite's
-        (at most `total` for shared noise). There is no interval if a cell with a nonzero weight has
-        unknown noise."""
+        values) for each cell; the values have the same scale as the noise. The degrees of freedom
+        are Satterthwaite's (at most `total` for shared noise). There is no interval if a cell with
+        a nonzero weight has unknown noise."""
         if self.between is not None and self.seeds is not None:
             return _with_seeds(self.between.contrast(groups, weights), self.seeds, groups, weights)
         used = [(n, v, w) for (n, v), w in zip(groups, weights, strict=True) if w]
@@ -164,7 +164,7 @@ class Noise:
         return student(value, math.sqrt(variance) * unit, df)
 
     def document(self) -> dict[str, Any]:
-        """Return the entry in `report.json`."""
+        """Return the value of `noise` in `report.json`."""
         return {
             "kind": self.kind,
             "asked": self.rule,
@@ -194,10 +194,10 @@ def fit_noise(
     shares: bool = False,
 ) -> Noise:
     """Estimate the noise of cells from their values. `rule` says whether the cells share their
-    noise. `lent` maps other sweeps to the values of their cells, which are used too. If the
-    variances of all these cells differ significantly, the other sweeps are left out. `axes` maps
-    each ordered axis to the positions of the cells; the noise may have a trend along one axis. Set
-    `shares` if values are fractions of questions."""
+    noise. `lent` has the values of cells of other sweeps, by sweep and cell; the estimate uses them
+    too. If the variances of all these cells differ significantly, the other sweeps are left out.
+    `axes` has the position of each cell on each ordered axis, by axis and cell. The noise may have
+    a trend along one axis. Set `shares` if the metric is a fraction from 0 to 1."""
     measured = {name: list(values) for name, values in groups.items() if values}
     lenders = {name: dict(cells) for name, cells in (lent or {}).items()}
     borrowed = [v for cells in lenders.values() for v in cells.values() if len(v) > 1]
@@ -289,8 +289,8 @@ def _trend(
     axes: Mapping[str, Mapping[str, float]],
 ) -> _Trend | None:
     """Return the most significant trend of the variances along an axis; None if no trend is
-    significant. The test is a t test of the weighted slope of log variance on position, at
-    5 % / number of axes. A significant `TOWARD` axis has priority."""
+    significant. A t test of the weighted slope of log variance on position is done for each axis,
+    corrected for the number of axes. A significant trend toward divergence has priority."""
     if len(repeated) < FEW or len(variances) > len(repeated):
         return None
     weights = 1 / np.asarray(trigamma(dfs / 2))
@@ -329,9 +329,9 @@ def _of_shares(
     least: int,
 ) -> Noise | None:
     """Return the noise of fractions: the variance of a cell is p(1 - p) times a factor that all
-    cells share. To compute p, a right and a wrong answer are added to each cell. The equality of
-    variances is tested only if counts are large enough. If it is rejected, each cell gets its own
-    noise. Return None if too few cells were repeated, or the factor is 0."""
+    cells share. To compute p, a right and a wrong answer are added to each cell. If runs have
+    enough right and wrong answers (`_COUNTS`) and a test finds different factors, each cell gets
+    its own noise. Return None if too few cells were repeated, or the factor is 0."""
     local = {name: values for name, values in groups.items() if len(values) > 1}
     repeated = [*local.values(), *borrowed]
     if len(repeated) < least:
@@ -399,10 +399,9 @@ def _each(groups: Mapping[str, Sequence[float]], rule: NoiseRule, p: float | Non
 
 
 def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) -> float:
-    """Return the value that replaces a variance of 0. A metric with discrete values, such as a
-    fraction of questions, may give equal values by chance. The true variance is then not 0. The
-    replacement is the variance of rounding to the smallest distance between two of the values
-    (distance**2 / 12) or 1e-5 of the median positive variance, whichever is larger."""
+    """Return a lower limit for variances, because discrete values may be equal by chance: 1e-5 of
+    the median positive variance, or d**2 / 12 if that is larger. (d is the smallest distance of two
+    different values; d**2 / 12 is the variance of rounding to multiples of d.)"""
     values = np.unique(np.concatenate([np.asarray(g, dtype=float) for g in groups]) / unit)
     steps = np.diff(values)
     step = float(steps.min()) if len(steps) else 0.0
@@ -412,8 +411,8 @@ def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) ->
 def with_failed(
     noise: Noise, groups: Mapping[str, Sequence[float]], failed: Mapping[str, int], worst: float
 ) -> Noise:
-    """Return `noise` with a `together` that counts each failed run as a run with the value
-    `worst`. Return `noise` unchanged if no run failed, or if no noise is known."""
+    """Return `noise` with a new `together`, computed as if each failed run had the value `worst`.
+    Return `noise` unchanged if no run failed, or if no noise is known."""
     filled = {name: [*v, *[worst] * failed.get(name, 0)] for name, v in groups.items() if v}
     repeated = [values for values in filled.values() if len(values) > 1]
     if not any(failed.values()) or not repeated or not noise.spreads:
@@ -427,11 +426,11 @@ def with_failed(
 
 
 def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
-    """Return the noise of cells that all had the same seeds. `cells` maps cells to their values by
-    seed. A two-way analysis of variance subtracts the effect of a seed on all cells from the noise
-    of differences. Return `noise` unchanged if cells have different seeds, if seeds do not differ
-    by an F test, or if residuals have different variances in different cells. Noise that uses other
-    sweeps, or the rule "own", is also returned unchanged."""
+    """Return the noise of cells that all had the same seeds. `cells` has values by cell and seed. A
+    two-way analysis of variance subtracts the effect of a seed on all cells from the noise of
+    differences. Return `noise` unchanged if cells have different seeds, if an F test finds no
+    difference between seeds, or if the variance of residuals differs between cells. Also return
+    `noise` unchanged if it uses other sweeps, or if its rule is "own"."""
     seed_sets = {tuple(sorted(by_seed)) for by_seed in cells.values()}
     if noise.rule == "own" or noise.lent or len(seed_sets) != 1 or len(cells) < 2:
         return noise

@@ -66,8 +66,8 @@ class Column:
         return self._raw(self.at[:1]).shape[1]
 
     def terms(self, at: Floats) -> Floats:
-        """Return the columns of the model at the inputs `at`. The mean of each column over the
-        cells is zero."""
+        """Return a matrix with the axis's columns at the inputs `at`. The columns are centered: at
+        the inputs of the cells, each column has the mean 0."""
         return self._raw(at) - self._middle
 
     def steps(self, at: Floats) -> Floats:
@@ -95,9 +95,9 @@ class Column:
 
 
 def log_spread(values: Sequence[float]) -> bool:
-    """Return whether positive numbers are spaced more evenly on a log scale than on a linear scale,
-    by their largest distance from even spacing. For two numbers, return whether their ratio is at
-    least 3. Return False for a single number, and if any number is not positive."""
+    """Return whether positive numbers are spaced more evenly on a log scale than on a linear scale.
+    (The measure is the largest distance from even spacing.) For two numbers, return whether their
+    ratio is at least 3. Return False for a single number, and if any number is not positive."""
     distinct = np.unique(np.asarray(values, dtype=float))
     if len(distinct) < 2 or distinct[0] <= 0:
         return False
@@ -113,7 +113,7 @@ def _unevenness(values: Floats) -> float:
 
 def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column | str:
     """Return the columns of the axis `key`, or the reason why the model cannot have this axis.
-    `texts` has the values of the cells; `numbers` has them as numbers, or is empty."""
+    `texts` has the value of each cell. `numbers` has these values as numbers, or is empty."""
     if numbers:
         values = np.asarray(numbers, dtype=float)
         low, high = float(values.min()), float(values.max())
@@ -195,7 +195,7 @@ class Fit:
         return np.minimum(np.sum(q**2, axis=1), 0.999)
 
     def without(self, indexes: Sequence[int]) -> Floats:
-        """Return the residuals of a model that has only the axes `indexes`."""
+        """Return `y` minus the fitted values of a model that has only the axes `indexes`."""
         columns = [self.design[:, self.place(index)] for index in indexes]
         rows = np.column_stack([np.ones(len(self.y)), *columns])
         solved: Any = np.linalg.lstsq(rows, self.y, rcond=None)[0]
@@ -215,8 +215,8 @@ class Fit:
         return np.hstack([self.design[:, : place.start], self.design[:, place.stop :]])
 
     def dealt(self, index: int, deals: int = DEALS) -> float:
-        """Return the p value of an axis: the fraction of random permutations of the axis values
-        over the cells that explain as much as the real order, or more."""
+        """Return the p value of a permutation test of an axis: the fraction of random assignments
+        of axis values to cells that explain at least as much as the real assignment."""
         rng = np.random.default_rng([7, index, len(self.y)])
         place = self.place(index)
         # Deal often enough that the smallest possible p, times the number of axes, is significant.
@@ -235,9 +235,9 @@ class Fit:
         self, pairs: Sequence[tuple[int, int]], level: float
     ) -> dict[tuple[int, int], float]:
         """Return a dict from each pair of axes to the p value of their product. A small p value
-        means that the effect of one axis depends on the other. p values are corrected for all
-        pairs by the largest statistic (Westfall and Young). A product that is significant at
-        `level` joins the model before the remaining products are tested."""
+        means that the effect of one axis depends on the other. The p values are corrected for
+        multiple tests (Westfall and Young: compared with the largest statistic of all pairs). A
+        product that is significant at `level` joins the model before the others are tested."""
         design, strengths = self.design, dict[tuple[int, int], float]()
         while len(strengths) < len(pairs):
             missing = [pair for pair in pairs if pair not in strengths]
@@ -270,7 +270,7 @@ class Fit:
         ]
 
     def slope(self, index: int) -> Floats:
-        """Return the centered inputs of an axis, which are the factors of products."""
+        """Return the input of each cell on an axis, minus the mean of these inputs."""
         column = self.columns[index]
         return column.at - column.at.mean()
 
@@ -291,9 +291,9 @@ def _strength(rows: Floats, left: Floats, df: int) -> Floats:
 
 
 def bent(model: Fit) -> Fit:
-    """Add knots to the axes along which a parabola does not fit the cells, at most `_KNOTS` per
-    axis. Each knot is put where it improves the fit most, and is kept if an F test is significant
-    at (1 - `CONFIDENCE`) / number of curved axes."""
+    """Add up to `_KNOTS` knots to each axis along which a parabola does not fit the cells. Each
+    knot is put where it improves the fit most. It is kept if an F test, corrected for the number of
+    curved axes, is significant."""
     curved = [i for i, column in enumerate(model.columns) if column.numeric and column.curved]
     for index in curved * _KNOTS:
         more = one_more_knot(model, index)

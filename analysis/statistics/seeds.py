@@ -74,9 +74,9 @@ class Summary(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The cell `name` and its selection as the best of `cells` cells. With `sign` 1, smaller is
-    better. `share` is the confidence of the bound on the worse side of the interval: the upper
-    bound with `sign` 1. See `confidence` for the cases with a higher `share`."""
+    """The cell `name`, which was selected as the best of `cells` cells. With `sign` 1, smaller is
+    better. `share` is the one-sided confidence of the interval's worse bound (with `sign` 1, the
+    upper bound). The function `confidence` computes `share`."""
 
     name: str
     cells: int
@@ -127,8 +127,8 @@ class Comparison(NamedTuple):
 
     def interval(self) -> tuple[float, float]:
         """Return the bounds of the difference, or of the ratio on the log scale. The bounds of all
-        cells hold simultaneously with `CONFIDENCE`. A bound that contradicts `told_apart` is moved
-        to no difference."""
+        cells hold simultaneously with `CONFIDENCE`. If the interval contains 0 but `told_apart` is
+        set, or the reverse, the nearer bound becomes 0. (For a ratio, read 1 for 0.)"""
         reach = self.reach * self.error
         low = max(self.difference - reach, -self.most)
         high = min(self.difference + reach, self.most)
@@ -152,9 +152,8 @@ def summarise(
     values: Sequence[float], scale: Scale = "linear", spread: Spread | None = None
 ) -> Summary:
     """Return the mean and the Student t interval of finite `values`: mean +- t(df) sd / sqrt(n).
-    Both are computed on `scale` and converted back. The standard deviation and the degrees of
-    freedom come from `spread`, or by default from the values, with n - 1. On the log scale all
-    `values` must be positive."""
+    Both are computed on `scale` and converted back. `spread` gives sd and df; by default, sd is the
+    standard deviation of the values and df is n - 1. On the log scale `values` must be positive."""
     n = len(values)
     if n == 0:
         return Summary(0, None, None, None, None, None, None)
@@ -190,8 +189,8 @@ def summarise_chosen(
     values: Sequence[float], scale: Scale, noise: Noise, chosen: Chosen
 ) -> Summary:
     """Return the summary of a cell that was selected as the best. Its measured mean is probably too
-    good, so the bound on the worse side is at least as far away as Student's. This bound holds with
-    a probability of `chosen.share` or more, even if all `chosen.cells` cells are equally good."""
+    good, so the interval reaches at least as far as Student's on the worse side. The worse bound
+    holds with a probability of `chosen.share` or more, even if `chosen.cells` cells are equal."""
     spread = noise.of_chosen(chosen.name)
     summary = summarise(values, scale, spread)
     if spread is None:
@@ -257,8 +256,8 @@ def confidence(
     comparisons: Mapping[str, Comparison], noise: Noise, runs: Sequence[int], *, failed: bool
 ) -> float:
     """Return the confidence for `Chosen.share`. It is higher than `CONFIDENCE` if the best cell is
-    only just ahead, if runs `failed` (perhaps the worst ones), or if collapses may have been
-    missed. `runs` has the number of values of each cell."""
+    only just ahead (see `only_just`), if runs `failed` (perhaps the worst ones), or if
+    `may_hide_collapse` returns True. `runs` has the number of values of each cell."""
     share = _JUST if only_just(comparisons) else CONFIDENCE
     share = max(share, _FAILED if failed else 0.0)
     return max(share, _HIDDEN if may_hide_collapse(noise, runs) else 0.0)
@@ -266,12 +265,12 @@ def confidence(
 
 def may_hide_collapse(noise: Noise, runs: Sequence[int]) -> bool:
     """Return whether fewer than `FEW` cells were repeated and every cell has fewer than `_ENOUGH`
-    runs. Collapses of some further runs are then possible, even if no run has collapsed so far."""
+    runs. Further runs may then collapse (end much worse than others), even if none has so far."""
     return noise.repeated + noise.lent_cells < FEW and max(runs, default=0) < _ENOUGH
 
 
 def only_just(comparisons: Mapping[str, Comparison]) -> bool:
-    """Return whether the best cell leads all other cells significantly, but one of them with a p
+    """Return whether the best cell leads all other cells significantly, and at least one p value is
     above `_SURE`. Chance has then probably contributed to the lead."""
     return (
         bool(comparisons)
@@ -281,8 +280,8 @@ def only_just(comparisons: Mapping[str, Comparison]) -> bool:
 
 def contenders(comparisons: Mapping[str, Comparison], rivals: Iterable[str]) -> int:
     """Return the number of cells that might have been selected as the best: the best cell, and the
-    `rivals` with a p above `_NO_CHANCE` or without a comparison. If the best is only just ahead,
-    count all `rivals`."""
+    `rivals` with a p above `_NO_CHANCE` or without a comparison. If the best is only just ahead
+    (see `only_just`), count the best cell and all `rivals`."""
     rivals = list(rivals)
     if only_just(comparisons):
         return 1 + len(rivals)
@@ -371,7 +370,7 @@ def _at_least_of_two(comparison: Comparison, sign: float) -> Comparison:
 
 
 def _pair(comparison: Comparison, sign: float) -> float:
-    """Return the two-sided p value of the two cells alone; 1 if the cell has the better mean."""
+    """Return the two-sided p value of a test of two cells; 1 if the cell's mean is not worse."""
     if sign * comparison.difference <= 0:
         return 1.0
     return float(student_tail(comparison.difference / comparison.error, comparison.df))

@@ -15,8 +15,8 @@ _DRAWS = 9999
 
 
 class Split(NamedTuple):
-    """The number of `close` cells, whose values have small ranges, and of `wide` cells with large
-    ranges. `factor` is the smallest large range divided by the largest small range."""
+    """The number of cells whose values have a small range (`close`) and a large range (`wide`).
+    `factor` is the smallest large range divided by the largest small range."""
 
     close: int
     wide: int
@@ -26,8 +26,8 @@ class Split(NamedTuple):
 def split_noise(groups: Sequence[Sequence[float]]) -> Split | None:
     """Return the split if the ranges of the cells' values fall into two groups, else None. The
     large ranges must be at least 4 times the small ranges, and each group must have at least two
-    cells and a fifth of all cells. Normal noise can give such groups too, so check `Noise.p`
-    first. Ranges of 0 are left out."""
+    cells and a fifth of all cells. Such groups also occur by chance if the noise has a normal
+    distribution, so check `Noise.p` first. Ranges of 0 are left out."""
     widths = sorted(max(g) - min(g) for g in groups if len(g) > 1 and max(g) > min(g))
     enough = max(2, len(widths) // 5)
     if len(widths) < 2 * enough:
