@@ -294,7 +294,7 @@ class OffPolicy(sft.SupervisedTrainer):
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:
         """Return the training questions with the teachers' answers. A question is left out if
-        its prompt and `max_tokens` exceed `max_length`, or if its answer was cut off. A resumed
+        its prompt plus `max_tokens` exceeds `max_length`, or if its answer was cut off. A resumed
         run asks the teachers again and gets the same answers."""
         import tinker
 

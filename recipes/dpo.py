@@ -217,9 +217,8 @@ class PairTrainer(Trainer):
         return {self.loss_name: measures.pop("dpo_loss"), **measures}
 
     def train_steps(self) -> int:
-        """Run all steps. A step's forward pass is submitted before the previous step's results are
-        read.
-        """
+        """Run the remaining steps, until a signal arrives. Return the number of finished steps. A
+        step's forward pass is submitted before the previous step's results are read."""
         step = self.run.start_step
         passed = self.begin(step) if step < self.config.max_steps else None
         while passed is not None:

@@ -97,8 +97,8 @@ def _first(batch_size: int, number: int, seed: int, count: int) -> list[int]:
 
 
 def _shown(tokenizer: Any, example: chat.Example, title: str = "") -> Document:
-    """Return an example as a list of parts. Each part is a text and whether the run trains on the
-    text."""
+    """Return a dict that describes an example. Each of its `parts` is a list of two values: a text,
+    and whether the run trains on this text."""
     parts: list[list[Any]] = []
     start = 0
     trained = [weight > 0 for weight in example.weights]

@@ -66,7 +66,7 @@ class RewardTrainer(dpo.PairTrainer):
         return 1.0
 
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
-        """Render the verdicts on both answers."""
+        """Render a verdict on each answer of each pair."""
         render = partial(rewards.judged, self.tokenizer)
         return pairs.render_pairs(split, render, self.config.max_length)
 

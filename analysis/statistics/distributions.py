@@ -54,7 +54,7 @@ def upper_tail_f(ratio: float, df: float, df_below: float) -> float:
 
 def noncentrality(share: float, df: float, df_below: float, ratio: float) -> float:
     """Return the noncentrality at which an F statistic is below `ratio` with probability
-    `share`. Return 0 if the central F distribution gives a probability of at most `share`."""
+    `share`. Return 0 if this probability is at most `share` for a central F statistic."""
     special = _special()
     # `ncfdtr` adds a series whose length grows with the noncentrality, so use an approximation.
     if df * ratio > _LARGE:

@@ -55,7 +55,7 @@ def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def pool(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the result that `squeeze` has for cells with the same true variance: the pooled
+    """Return a result like that of `squeeze`, for cells with the same true variance: the pooled
     variance, infinite degrees of freedom, and the pooled variance for each cell."""
     prior = np.asarray(dfs @ variances / dfs.sum())
     return prior, np.asarray(math.inf), np.full_like(variances, prior)
@@ -99,8 +99,8 @@ def equal_variances(variances: Floats, dfs: Floats) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _null(dfs: tuple[float, ...]) -> Floats:
-    """Return simulated statistics of cells with equal variances, in ascending order. The random
-    numbers are always the same."""
+    """Return simulated values of Bartlett's statistic for equal variances, in ascending order. The
+    random numbers are always the same."""
     draws = max(999, min(_DRAWS, 1_000_000 // len(dfs)))
     free = np.array(dfs)
     chi = np.random.default_rng(20).chisquare(free, (draws, len(dfs)))
