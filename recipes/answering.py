@@ -148,8 +148,8 @@ class Asker:
     def under_way(
         self, items: Iterable[Item], stop: service.Stop | None = None
     ) -> Iterator[Pending]:
-        """Yield the items in order with their requests. Submit up to `in_flight` later requests in
-        advance. Submit no further request after `stop` has received a signal."""
+        """Yield each item with its request, in order. The requests of up to `in_flight` later items
+        are already submitted then. Submit no request after `stop` has received a signal."""
         waiting: deque[Pending] = deque()
         for item in items:
             if stop is not None and stop.signum is not None:

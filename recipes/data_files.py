@@ -54,7 +54,7 @@ class Row:
         return self._values.get(key)
 
     def unused(self) -> list[str]:
-        """Return the keys that were not read. Raises RecipeError for a key that changes the meaning
+        """Return the keys that were not read. Raises RecipeError if one of them changes the meaning
         of an example, such as `tools` or `weight`."""
         unused = [key for key in self._values if key not in self._used]
         for key in unused:

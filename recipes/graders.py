@@ -104,8 +104,8 @@ def number_in(text: str) -> float | None:
 
 
 def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
-    """Return the reason why the grader `name` cannot use the right answer `answer`; None if there
-    is no reason."""
+    """Return the reason why the grader `name` cannot use the right answer `answer`; None if it can
+    use this answer."""
     if name == "regex":
         try:
             re.compile(answer)
