@@ -18,8 +18,8 @@ TraceEvent = dict[str, object]
 
 
 def trace_events(runs: Sequence[RecordedRun], now: datetime) -> list[TraceEvent]:
-    """Return the trace events of all attempts of the runs. An attempt that has not ended lasts
-    until `now`. Runs outside sweeps have no recorded times and are left out."""
+    """Return all attempts of the runs as events of Chrome's trace format. An attempt that has not
+    ended lasts until `now`. Runs outside sweeps have no recorded times and are left out."""
     planned = [run for run in runs if isinstance(run, SweepRun)]
     sweeps = {name: number for number, name in enumerate(dict.fromkeys(r.sweep for r in planned))}
     events = [_named("process_name", pid, 0, name) for name, pid in sweeps.items()]

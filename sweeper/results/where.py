@@ -77,7 +77,7 @@ class _Test(Condition):
 @dataclass(frozen=True)
 class _Compared(_Test):
     """A comparison. `<`, `<=`, `>` and `>=` are false for values that have no order, such as a
-    string and a number, a boolean and a number, or null and any other value."""
+    string and a number, a boolean and a number, or null and any value."""
 
     operator: str
     value: Scalar

@@ -166,7 +166,7 @@ def _commit(value: object) -> str | None:
 
 
 def _check_commit(path: str, commit: str, folders: Sequence[str]) -> None:
-    """Raise `UsageError` if these folders differ from the commit."""
+    """Raise `UsageError` if the files in `folders` differ from those in the commit."""
     if commit.startswith("-"):
         raise UsageError(f"the registry names the commit {commit!r}, which is not valid")
     argv = ["git", "-C", path, "diff", "--quiet", commit, "--", *folders]
