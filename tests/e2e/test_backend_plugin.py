@@ -217,9 +217,8 @@ def test_what_is_no_backend_is_reported(typed, tmp_path: Path) -> None:
     entry = tmp_path / "site" / "borrowed-1.0.dist-info" / "entry_points.txt"
     entry.write_text("[sweeper.backends]\nborrowed-time = borrowed:check\n")
     output = typed("plan", "g.yaml", code=2)
-    assert (
-        "g.yaml:6:12: launch.backend: the backend 'borrowed-time': borrowed:check is no" in output
-    )
+    named = "the entry point of the backend 'borrowed-time' names borrowed:check, which is not a"
+    assert f"g.yaml:6:12: launch.backend: {named}" in output
     entry.write_text("[sweeper.backends]\nborrowed-time = gone:BACKEND\n")
     output = typed("plan", "g.yaml", code=2)
     assert (

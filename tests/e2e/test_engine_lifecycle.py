@@ -161,7 +161,7 @@ def test_one_that_is_started_stays(tmp_path):
     [
         (["--max-sessions", "-1"], "max_sessions is -1"),
         (["--host", "192.0.2.1"], "needs a token"),
-        (["--model", "mine=/nowhere"], "model mine in /nowhere"),
+        (["--model", "mine=/nowhere"], "the model mine from /nowhere"),
         (["--alias", "a=b"], "alias a: there is no model 'b'"),
     ],
 )

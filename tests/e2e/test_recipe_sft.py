@@ -65,7 +65,7 @@ def test_a_stopped_run_resumes_to_the_same_values(recipes, whole, tmp_path, sign
 
     finished = recipes.run("sft", stopped, **STOPPED)
     assert finished.returncode == 0
-    assert "finished after 30 steps" in finished.stdout
+    assert "finished at step 30" in finished.stdout
     assert recipes.measured(stopped) == recipes.measured(whole)
 
 
