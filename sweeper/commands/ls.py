@@ -153,7 +153,7 @@ def _print_notes(runs: list[RecordedRun]) -> None:
         say(sentence)
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
     for name in dict.fromkeys(unseeded):
-        say(f"{name}: no seeds are set: replicates differ only by the program's own randomness")
+        say(f"{name}: no seeds are set: runs of a cell differ only by the program's own randomness")
     if any(run.metric is not None and run.metric.get("at") == "auto" for run in runs):
         say(f"value: {value_text('auto')}; `sweeper best SWEEP` uses the same values as the report")
 

@@ -247,7 +247,7 @@ def _scores(
         print_json(document | {"rows": records, "problems": registry.problems})
         return
     if not rows:
-        say("no scores: runs have no metrics such as eval/gsm8k/score, and no EvalStore")
+        say("no scores: no run has a metric such as eval/gsm8k/score, or an EvalStore")
         return
     print_table(
         [*(["run"] if labelled else []), *keys, *suites],

@@ -96,7 +96,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     where.add_argument(
         "--against",
         metavar="RUN",
-        help="items that RUN fails and this run solves, with the answers of both",
+        help="compare with RUN: items that the chosen run solves and RUN fails, with both answers",
     )
     score = shared.group(verb, "rewards and lengths")
     shared.flag(score, "--failed", "answers in the last evaluations that score below 1")
@@ -143,7 +143,7 @@ def run(arguments: Namespace) -> int:
     registry = open_registry(arguments, snapshot=True)
     if arguments.against is not None:
         if len(arguments.runs) > 1:
-            raise UsageError("--against compares exactly one run with another")
+            raise UsageError("--against RUN: name exactly one run to compare with RUN")
         run = registry.run(arguments.runs[0])
         return show_against(registry, run, registry.run(arguments.against), arguments)
     runs = chosen(registry, arguments)
@@ -418,7 +418,7 @@ def show_against(
             for solution, failure in page
         ]
         print_table(columns, lines)
-    print(f"\n{len(page)} of {len(pairs)} items ({shared} items are common to both runs)")
+    print(f"\n{len(page)} of {len(pairs)} such items (both runs answered {shared} items)")
     return tell_problems(registry.problems)
 
 

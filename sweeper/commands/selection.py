@@ -61,7 +61,7 @@ def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
     roots = [rest if above is None else above for above, rest in split]
     below = [f"{above.rstrip('/')}/{rest}" for above, rest in split if above is not None]
     if below and len(below) < len(names):
-        raise UsageError("name folders of sweeps, or folders of other runs, not both")
+        raise UsageError("name either folders of sweeps or folders of runs without a sweep")
     registry = Registry(*roots, snapshot=True)
     return registry, registry.choose(below, arguments.state, arguments.where)
 

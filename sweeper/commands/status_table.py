@@ -135,7 +135,7 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
         say(
             f"{costs}"
             if seen.finished or seen.launcher
-            else f"{costs} (counted until the last launcher ended)"
+            else f"{costs} (up to the end of the last launcher)"
         )
     if seen.held:
         say(f"held: {seen.held}")

@@ -410,7 +410,8 @@ def _released(removed: Sequence[Waste]) -> list[Waste]:
         try:
             release(records)
         except EnvironmentFailure as error:
-            warn(f"{error}: kept {plural(len(records), 'job record')}")
+            records_text = plural(len(records), "job record")
+            warn(f"{error}: kept {records_text}, which the next `sweeper store gc` tries to remove")
             kept.update(records)
     return [waste for waste in removed if waste.path not in kept]
 

@@ -88,7 +88,7 @@ class _View:
         if code:
             self._restore()
         why = f"the view ended with exit code {code}" if code else "the view is closed"
-        effect = "then running jobs continue, and nothing new is started"
+        effect = "after that, running jobs continue and nothing new is started"
         print(f"{why}; the launcher runs here until you press Ctrl-C; {effect}", file=sys.stderr)
         if self._last is not None:
             print(sanitize(line(self._last)), file=sys.stderr, flush=True)

@@ -100,7 +100,7 @@ class Backoff:
         self._failure = failure
         if self._clock() < self._until:
             return
-        _LOG.info("not trying again for %g s: %s", self._next, failure)
+        _LOG.info("next try in %g s at the earliest: %s", self._next, failure)
         self._until = self._clock() + self._next
         self._next = min(self._most, 2 * self._next)
 

@@ -72,7 +72,7 @@ def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
         raise RequestError(f"{where}: a token is outside the vocabulary of {shape.vocab} tokens")
     for name in _IGNORED:
         if name in datum.inputs:
-            raise RequestError(f"{where}: a {name} for each token is not supported; "
+            raise RequestError(f"{where}: loss_fn_inputs[{name!r}] is not supported; "
                                "set thresholds in loss_fn_config")  # fmt: skip
     for name in loss.needs:
         if name not in datum.inputs:

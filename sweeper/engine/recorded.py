@@ -92,7 +92,10 @@ class Records:
                 )
             recorded[place], drawn[place] = sequence.logprobs[part], True
         if at != len(targets):
-            raise RequestError(f"{where}: its spans cover {at} of {len(targets)} target tokens")
+            raise RequestError(
+                f"{where}: the spans of its provenance cover {at} of {len(targets)} target tokens; "
+                "they must cover each token once"
+            )
         advantages = datum.inputs.get("advantages", np.zeros(0))
         if len(advantages) == at and np.any(advantages[~drawn]):
             raise RequestError(

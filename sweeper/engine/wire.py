@@ -31,7 +31,9 @@ def _messages() -> object:
     path = os.path.join(package.submodule_search_locations[0], "proto", "tinker_public_pb2.py")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"the installed tinker package has no {path}")
+        raise ImportError(
+            f"tinker lacks the file {path}: pip install --force-reinstall 'tinker>=0.38,<0.39'"
+        )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

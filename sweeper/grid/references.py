@@ -218,7 +218,7 @@ class _Reading:
             cycle = " -> ".join([*path[path.index(key) :], key])
             raise BrokenReference(f"references form a cycle: {cycle[:200]}")
         if len(path) > MAX_DEPTH:
-            raise BrokenReference(f"the chain of references is longer than {MAX_DEPTH}")
+            raise BrokenReference(f"a chain of more than {MAX_DEPTH} references")
         if key in self.config:
             value = self.config[key]
             return self.fill(value, (*path, key)) if key in self.keys else value

@@ -244,7 +244,7 @@ def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str],
             forget(folder, "plan")
             break
         if waited > _QUIET_SECONDS and not is_told:
-            tell("waiting for the running launcher to continue with this plan")
+            tell("waiting until the running launcher takes up this plan")
             is_told = True
         time.sleep(_REMOTE_POLL_SECONDS if folder.store.is_remote else _POLL_SECONDS)
     if folder.read_plan().provenance == now.provenance:

@@ -186,7 +186,7 @@ def _stop(
     if moved is not None:
         tell(
             f"the jobs are at {moved}, which cannot be reached from here. Each job ends when "
-            "its worker sees the request"
+            "its worker sees the cancel request in the store"
         )
     scheduler = Scheduler(Context(folder, backends), starting=False)
     last_unreachable: str | None = None
@@ -211,7 +211,7 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
         raise UsageError(
             f"{folder} was not launched by you from here, so its queued jobs at "
             f"{next(filter(None, named))} are not cancelled. The user who launched the sweep must "
-            "cancel them. Running jobs stop when their workers see the request"
+            "cancel them. Running jobs stop when their workers see the cancel request"
         )
 
 
@@ -400,7 +400,7 @@ def _taken_up(
             observed = folder.read_observations()
             if not observed.starting:
                 if not is_told:
-                    tell("waiting for a running `sweeper cancel` of the sweep")
+                    tell("waiting until a running `sweeper cancel` of the sweep ends")
                 is_told = True
             elif observed.held is None or observed.paused:
                 return True  # A paused sweep continues when a user resumes it.

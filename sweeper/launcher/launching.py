@@ -134,7 +134,7 @@ def launch(  # noqa: PLR0913  (the options of the command)
     elif not isinstance(source, Plan | str | os.PathLike | Mapping):
         raise UsageError("launch: a list of configs needs main=FUNCTION")
     elif name is not None:
-        raise UsageError("launch: name works only with main=FUNCTION")
+        raise UsageError("launch: without main=FUNCTION, omit name: the grid sets it")
     planned = source if isinstance(source, Plan) else plan(source, overrides)
 
     def dropping(_: Sequence[str]) -> bool:
@@ -365,7 +365,12 @@ def _drive_plan(
 
     bring_home(over=False)
     places = ", ".join(backends)
-    _LOG.info("launcher in process %d at %s; runs: %d", os.getpid(), places, len(plan.runs))
+    _LOG.info(
+        "launcher: process %d; places of the jobs: %s; runs: %d",
+        os.getpid(),
+        places,
+        len(plan.runs),
+    )
     context = Context(folder, backends)
     scheduler = Scheduler(context, notify=notify, smoke=smoke, check=check, ending=bring_home)
     mark = environment_file.mark_of(environment_file.env_file(folder.address))
@@ -403,7 +408,8 @@ def pack_results(folder: SweepFolder, outcomes: Mapping[str, bytes] | None = Non
         pack(snapshot, folder.name, entries, lambda path: before.get(path) or snapshot.read(path))
     except StoreError as error:
         _LOG.info(
-            "the results were not packed, so readers of the store need more requests: %s", error
+            "the results could not be packed into fewer files, so reading needs more requests: %s",
+            error,
         )
 
 

@@ -125,8 +125,8 @@ def has_code(
         if kind == "file":
             raise UsageError(
                 f"{file}: jobs on other machines get a copy of the recipe's git "
-                f"checkout, but there is none ({code.why}): run `git init` there, or put "
-                "the recipe into the image"
+                f"checkout, but there is no copy ({code.why}): run `git init` in its folder, or "
+                "put the recipe into the image"
             )
         tell(f"no code is sent with the jobs ({code.why}): their image must contain it")
     if code.linked:

@@ -92,8 +92,8 @@ class Product:
         self._work += work
         if self._work > MAX_WORK:
             raise _TooMuch(
-                f"all runs together have more than {MAX_WORK} values (a reference or a condition"
-                " counts as 8 in each cell): use several grids"
+                f"all runs together have more than {MAX_WORK} values (each cell adds 8 for"
+                " each reference and each condition): use several grids"
             )
 
     def _add_too_much(self, error: _TooMuch) -> None:

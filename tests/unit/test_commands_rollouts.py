@@ -115,7 +115,10 @@ def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(root, 
     assert main([*given, "--full"]) == 0
     shown = capsys.readouterr().out
     assert "user: k1?\nassistant: lr=1,seed=0 says k1" in shown and "\x1b" not in shown
-    assert "lr=2,seed=0: lr=2,seed=0 says k1" in shown and "1 of 1 items (5 items" in shown
+    assert (
+        "lr=2,seed=0: lr=2,seed=0 says k1" in shown
+        and "1 of 1 such items (both runs answered 5 items)" in shown
+    )
     assert main(given) == 0
     assert "lr=1,seed=0 says k1" in capsys.readouterr().out
 

@@ -413,5 +413,5 @@ def test_references_that_explode_are_refused():
     # In this order, each reference is already resolved.
     assert set(configs(base=chain)[0].values()) == {1}
     assert problems(base=dict(reversed(chain.items())))[0] == (
-        "base.a199: a199: the chain of references is longer than 32"
+        "base.a199: a199: a chain of more than 32 references"
     )

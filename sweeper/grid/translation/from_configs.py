@@ -47,8 +47,8 @@ def grid_of(source: object, main: Callable[..., object], name: str | None) -> di
         ]
         if {} in grid["include"]:
             raise UsageError(
-                "launch: one config sets none of the keys in which the other configs differ: set "
-                "one of these keys in it"
+                "launch: one config has only the keys that all configs have in common: also set "
+                "one of the other keys in it"
             )
     return grid
 
