@@ -107,7 +107,7 @@ def test_logs_shows_the_launcher_log(grid, capsys):
     capsys.readouterr()
     assert main(["logs", "g", "--launcher"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].endswith(" at local; runs: 1")
+    assert shown[0].endswith("; places of the jobs: local; runs: 1")
     assert shown[-1].endswith("the launcher ends: nothing is left to do")
     assert main(["logs", "g", "--launcher", "--grep", "submitted to local", "-n", "1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
