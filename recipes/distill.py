@@ -289,7 +289,7 @@ class OffPolicy(sft.SupervisedTrainer):
 
     @property
     def learn(self) -> chat.Learned:
-        """The kind of held-out messages that an evaluation scores: all of the assistant."""
+        """An evaluation scores all messages of the assistant in held-out conversations."""
         return "all_assistant_messages"
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:

@@ -137,8 +137,8 @@ class TrialTrainer(terminal.EpisodeTrainer):
         self.folder.cleanup()
 
     def problem(self, task: Task) -> Problem:
-        """Return a problem whose message is the beginning of a task's instruction. The problem has
-        no prompt, because the agent makes the prompts."""
+        """Return a task as a problem. Its user message is the task's instruction, shortened. It has
+        no prompt tokens, because the agent makes the prompts."""
         prompt = harbor_trials.prompt_of(task.steps[0].instruction)
         return Problem([{"role": "user", "content": prompt}], [], "", 0, 0, task.name)
 

@@ -49,7 +49,8 @@ _MARKS = 10
 
 
 def panels(study: Study) -> Iterator[Panel]:
-    """Yield the figures of axes, the most important axis first."""
+    """Yield the figures of the sweep's axes: single axes, the most important first, then pairs of
+    axes, then all axes together."""
     metric = study.data.metric
     if metric is None:
         return

@@ -54,9 +54,9 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
     """Return the conversations of each group's trajectories, by the group's index in `groups`.
     `groups` has the summaries of each group's trajectories, in the order of the transcript `tree`.
 
-    If a section of the transcript contains the lengths of turns, it is matched with the next group
-    that has the same lengths, since the summaries of a group may be missing. Other sections are
-    matched in order.
+    A group whose summaries are missing is not in `groups`. So a section of the transcript that
+    contains the lengths of turns is matched with the next group that has the same lengths. Other
+    sections are matched in order.
     """
     root = table_of(tree).get("root")
     by_group: dict[int, list[Transcript]] = {}

@@ -171,7 +171,7 @@ class _Block:
 
 
 def _leaves(node: Node, above: str) -> Iterator[tuple[str, int, Node]]:
-    """Yield the values of nested mappings with dotted names."""
+    """Yield each value of nested mappings as (dotted name, line, node)."""
     for key, (line, item) in entries_of(node).items():
         if item.entries:
             yield from _leaves(item, f"{above}{key}.")
