@@ -124,8 +124,8 @@ def _ask(address: str, path: str, **query: str) -> object:
         error.close()
         if error.code in (401, 404):
             raise NotFound(
-                f"{address} has no dataset {dataset!r}, or not the requested rows: search for the "
-                "dataset's name, or set HF_TOKEN for a private dataset"
+                f"{address} has no dataset {dataset!r}, or the dataset lacks the requested rows: "
+                "search for the dataset's name, or set HF_TOKEN for a private dataset"
             ) from error
         raise EnvironmentFailure(
             f"{address} refuses the request for {dataset} (HTTP {error.code})"

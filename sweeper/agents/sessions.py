@@ -220,13 +220,14 @@ class Sessions:
             why = f": {quoted(now.run.explained)}" if now.run.explained else ""
             raise UsageError(
                 f"the session {session.name} has ended: {now.run.state.value}{why}. To continue, "
-                f"begin a session with another name or seed from one of this session's checkpoints"
+                "begin a new session from one of this session's checkpoints, with another name or "
+                "another seed"
             )
         if (held := self._held_reason(now)) is not None:
             raise UsageError(
                 f"{now.name} is held and executes no orders: {quoted(held)}. To continue, call "
                 f"init_{now.kind} again with the same arguments and with additional tokens, usd or "
-                "hours; the session then executes the order that waits"
+                "hours. The session then executes the waiting order"
             )
         folder = SweepFolder(self._store, now.run.sweep)
         if not read_status(Sweep(folder)).launcher:
@@ -309,8 +310,8 @@ def _try_out(grading: Grading) -> None:
     scores = {score for *_, score in grading.examples}
     if len(scores) < 2:
         raise UsageError(
-            "examples: give at least two examples with different scores: a grader that always "
-            "returns the same score teaches nothing"
+            "examples: give at least two examples that expect different scores, to show "
+            "whether the grader tells answers apart"
         )
     with tempfile.TemporaryDirectory(prefix="sweeper-grader-") as folder:
         path = os.path.join(folder, "grader.py")

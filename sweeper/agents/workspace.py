@@ -202,7 +202,7 @@ class Workspace:
                 raise UsageError(
                     f"{sweep} may still use {most - now[name]:g} {name} of its own budget, but "
                     f"only {left[name]:g} {name} are left of this server's budget: launch the "
-                    "failed runs in another grid"
+                    "failed runs in another grid with a smaller budget"
                 )
 
     def _caps(

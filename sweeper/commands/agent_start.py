@@ -34,7 +34,11 @@ _LONGEST_NAME = 60
 
 def _add_start(verb: ArgumentParser) -> None:
     agent = shared.group(verb, "the agent")
-    agent.add_argument("--model", required=True, help="the model's name, for the agent's command")
+    agent.add_argument(
+        "--model",
+        required=True,
+        help="the model that the agent uses: a name that the agent's program knows",
+    )
     agent.add_argument(
         "--prompt",
         required=True,
@@ -63,7 +67,8 @@ def _add_start(verb: ArgumentParser) -> None:
         help="the kind of sandbox (default: podman)",
     )
     place.add_argument(
-        "--image", help="the container image; for podman also a folder with a Linux file system"
+        "--image",
+        help="the container image; for podman, this may also be a folder with a Linux file system",
     )
     place.add_argument(
         "--network", help="the network of podman, such as none or host (default: podman's default)"
@@ -181,7 +186,7 @@ def _check(start: session.Start) -> int:
     ):
         say(f"{title:<9}{text}")
     if checked.code:
-        raise EnvironmentFailure("the check in the sandbox failed: the line `check` has the reason")
+        raise EnvironmentFailure("the check in the sandbox failed: see the printed line `check`")
     return 0
 
 

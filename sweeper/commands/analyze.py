@@ -36,17 +36,17 @@ def add_arguments(verb: ArgumentParser) -> None:
     compare.add_argument(
         "--failed",
         choices=FAILED,
-        help="how a failed run counts: bound (a cell is best only if it is also best with the "
-        "sweep's worst value for each failed run), worst (as that value), or drop (not at all) "
-        "(default: the grid's)",
+        help="how failed runs count: worst (each has the sweep's worst value), drop (not at "
+        "all), or bound (a cell is best only if it is also best when its failed runs have the "
+        "sweep's worst value) (default: the grid's)",
     )
     compare.add_argument(
         "--by",
         metavar="SETTING,...",
         action=_OneSetting,
         help="compare within each value of a setting, such as each model, or within each "
-        "combination of several (default: the grid's; if the grid has none, a setting on which the "
-        "best value of another setting depends)",
+        "combination of several (default: the grid's `by`, else a setting whose value changes "
+        "which value of another setting is best)",
     )
     _add_output_arguments(verb)
     shared.roots(verb)
@@ -208,10 +208,14 @@ def _print_power(report: "Report") -> None:
     """Print the smallest detectable lead of the best cell for each number of seeds per cell."""
     rows = report.document["verdict"]["power"]
     if not rows:
-        print("The noise between seeds is unknown, so the smallest leads cannot be computed.\n")
+        print(
+            "The noise between seeds is unknown, so the leads that a sweep can detect cannot be "
+            "computed.\n"
+        )
         return
     print(
-        "The smallest lead with which 4 of 5 such sweeps would tell the best cell from all others:"
+        "For each number of seeds per cell, the smallest lead of the best cell over all others "
+        "that 4 of 5 sweeps would detect:"
     )
     print_table(["seeds", "lead"], [[row["seeds"], row["text"]] for row in rows])
     print()

@@ -56,10 +56,12 @@ def run(arguments: Namespace) -> int:
             for row in cells]  # fmt: skip
     print_table(("cell", best_cells.metric, "95 % interval", "runs", ""), rows)
     every = len(best_cells.cells)
-    more = f", {len(cells)} of {every} cells" if len(cells) < every else ""
+    more = f"; shown: {len(cells)} of {every} cells" if len(cells) < every else ""
     better = "lower" if best_cells.goal == "minimize" else "higher"
     print()
-    say(f"{best_cells.judged_by} ({better} is better){more}: {best_cells.label}")
+    say(
+        f"compared by {best_cells.judged_by} ({better} is better){more}; result: {best_cells.label}"
+    )
     for difference in best_cells.differences:
         say(f"the compared runs have {difference}")
     return tell_problems(registry.problems)

@@ -120,7 +120,7 @@ def _act(service: Service, targets: Sequence[Kept], arguments: Namespace, ttl: i
     """Delete checkpoints, or set when they expire. Raises `UsageError` if the user does not
     confirm. Without a terminal, `--yes` must be given."""
     if not targets:
-        say("nothing to change: all checkpoints are kept")
+        say("nothing to change: no listed checkpoint may be deleted (see `needed because`)")
         return
     size = sum(checkpoint.size for checkpoint in targets) / _GIGABYTE
     when = "never" if arguments.ttl == "never" else f"after {arguments.ttl}"

@@ -163,7 +163,7 @@ def _rows(
     if _CHAIN in keys:
         if len(keys) > 1:
             raise UsageError(
-                "--by chain takes no other key, since a run can be part of several chains"
+                "--by chain takes no other key: use `--by chain`, or the other keys without chain"
             )
         return [((prefix(run) + run.name,), chain(run, spending, table)) for run, spending in costs]
     settings = {name for run, _ in costs for name in run.config}
@@ -271,7 +271,7 @@ def _show_prices(arguments: Namespace) -> int:
     print(f"\ndollars per million tokens; source: {loaded.source}")
     if loaded.storage_gb_month is not None:
         print(f"checkpoints: {loaded.storage_gb_month:g} dollars per GB and month")
-    print(f"price table: {loaded.path} (other models have no known price)")
+    print(f"price table: {loaded.path} (models that are not in it have no known price)")
     return 0
 
 

@@ -128,7 +128,7 @@ def _planned(arguments: Namespace) -> tuple[Plan, Run]:
         raise NotFound(f"{planned.name}: no run {arguments.run!r} (`sweeper plan` lists them)")
     if arguments.overrides or arguments.run:
         raise UsageError(
-            "key=value and --run work with a grid only: the values of a recorded run are fixed"
+            "key=value and --run require a grid: the values of a recorded run cannot be changed"
         )
     run = open_registry(arguments, snapshot=True).run(arguments.of)
     if not isinstance(run, SweepRun):

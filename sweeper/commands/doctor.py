@@ -210,7 +210,7 @@ def _fork_server() -> str:
 
     servers = at_work()
     if servers.refused is not None:
-        raise LookupError(f"runs start as separate processes: {servers.refused}")
+        raise LookupError(f"not used, so each run imports its modules itself: {servers.refused}")
     if not servers.number:
         return (
             "not running: starts after the first run of a Tinker recipe, which lists the modules "

@@ -247,7 +247,9 @@ class _Trial:
         try:
             document: _Report = json.loads(store.read(path))
         except (NotFound, ValueError) as error:
-            raise EnvironmentFailure(f"{self._place}: the store lacks {path}: {error}") from error
+            raise EnvironmentFailure(
+                f"{self._place}: the store has no readable report of the job, {path} ({error})"
+            ) from error
         written = f"has the files that the job wrote with Python {document['version']}"
         self._tell(Step("store", None, written))
         snapshot = folder.read_plan().snapshot

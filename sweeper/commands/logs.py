@@ -360,7 +360,9 @@ def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") ->
     """Print what launchers have logged on this machine, one sweep after the other. With `--follow`,
     wait for the end of a sweep's launcher before the next sweep."""
     if arguments.json or arguments.state or arguments.where:
-        raise UsageError("--launcher works only with names of sweeps, --follow, --lines and --grep")
+        raise UsageError(
+            "--launcher can be combined only with names of sweeps, --follow, --lines and --grep"
+        )
     registry = open_registry(arguments)
     for name in arguments.runs:
         _print_launcher(registry.sweep(name).folder, arguments, pattern)

@@ -46,9 +46,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     table.add_argument(
         "--by",
         metavar="KEY,...",
-        help="print a table with a row for each value of this key, or each combination of several: "
-        "the states and the best value of each stage; with the key checkpoint or suite, the scores "
-        "of each suite",
+        help="print a table with a row for each value of this key, or for each combination of "
+        "values of several keys. A row has the states and the best value of each stage or, with "
+        "the key checkpoint or suite, the scores of each suite",
     )
     shared.flag(
         table,

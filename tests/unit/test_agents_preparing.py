@@ -91,7 +91,7 @@ def test_a_dataset_of_the_hub_is_searched_described_read_and_saved(hub, grids):
     assert hub.tokens == {"Bearer hf_0123456789"}
     again = ask(grids, "datasets", **split, save="data/train.jsonl")
     assert "exists already: choose another name" in again
-    assert "has no dataset 'no/such', or not the requested rows" in ask(
+    assert "has no dataset 'no/such', or the dataset lacks the requested rows" in ask(
         grids, "datasets", place="hub", name="no/such"
     )
     for outside in ("../out.jsonl", "/out.jsonl", "train.yaml"):

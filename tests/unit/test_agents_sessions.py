@@ -120,7 +120,11 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("init_grpo", given(problems=[PLAIN | {"role": "system"}]), "not permitted"),
     ("init_grpo", given(examples=EXAMPLES), "needs `grader`"),
     ("init_grpo", given(grader=GRADER), "at least two examples"),
-    ("init_grpo", given(grader=GRADER, examples=[EXAMPLES[0]] * 3), "teaches nothing"),
+    (
+        "init_grpo",
+        given(grader=GRADER, examples=[EXAMPLES[0]] * 3),
+        "that expect different scores",
+    ),
     ("init_grpo", given(grader="x" * 20_001, examples=EXAMPLES), "at most 20000"),
     ("init_grpo", given(seed=-1), "greater than or equal to 0"),
     ("init_grpo", given(service="http://evil"), "local"),

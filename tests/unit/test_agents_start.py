@@ -127,7 +127,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     ([*PODMAN, "--agent", "claude"], 6,
      "claude needs a key: export ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN"),
     ([*PODMAN, "--agent", "codex"], 6, "codex needs a key: export CODEX_API_KEY"),
-    (["--in", "local", "--network", "none"], 2, "--network works only with --in podman"),
+    (["--in", "local", "--network", "none"], 2, "--network requires --in podman"),
     (["--in", "podman"], 2, "--in podman needs --image"),
     (["--in", "modal", "--image", "i", "--hours", "30"], 2, "--hours is too large: Modal ends"),
     (["--budget", "dollars=1"], 2, "--budget dollars=1"),

@@ -86,7 +86,9 @@ def test_analyze_prints_the_leads_that_seeds_find(tmp_path, capsys):
     words = ["analyze", "demo", "--root", str(tmp_path), "--no-pictures", "--power"]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "The smallest lead with which 4 of 5 such sweeps would tell the best cell" in out
+    assert (
+        "the smallest lead of the best cell over all others that 4 of 5 sweeps would detect" in out
+    )
     table = [line.split() for line in out.splitlines()]
     assert ["seeds", "lead"] in table and any(row[:1] == ["3"] for row in table)
 

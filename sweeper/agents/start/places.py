@@ -76,10 +76,10 @@ class Sandbox(NamedTuple):
         ]
         if not self.isolated:
             if options:
-                raise UsageError(f"--{options[0]} works only with --in podman or modal")
+                raise UsageError(f"--{options[0]} requires --in podman or --in modal")
             return
         if self.kind == "modal" and self.network is not None:
-            raise UsageError("--network works only with --in podman")
+            raise UsageError("--network requires --in podman")
         if self.kind == "modal" and self.hours > _MOST_HOURS:
             raise UsageError(
                 f"--hours is too large: Modal ends a sandbox after {_MOST_HOURS} hours"

@@ -240,7 +240,7 @@ def _record(
     process: "subprocess.Popen[bytes]", transcript: Transcript, deadline: float
 ) -> int | None:
     if process.stdout is None:
-        raise ValueError("the agent needs a pipe as its standard output")
+        raise ValueError("the agent was started without a pipe for its standard output")
     output = process.stdout.fileno()
     os.set_blocking(output, False)
     with selectors.DefaultSelector() as selector:

@@ -150,7 +150,8 @@ class BeakerBackend(Backend):
             )
             how = f"to stop it, run `beaker experiment stop {identity}`"
             raise Refused(
-                f"beaker: {reason}, and the launcher waits until it ends; {how}", "ALREADY_EXISTS"
+                f"beaker: {reason}, and the launcher waits until this experiment ends; {how}",
+                "ALREADY_EXISTS",
             )
         self._service.ask("UpdateWorkload", workload_id=identity, name=f"earlier-{identity}")
         self._details.pop(token, None)

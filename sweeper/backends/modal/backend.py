@@ -234,7 +234,8 @@ class ModalBackend(Backend):
                 name = self._names.name(job.token)
                 raise Refused(
                     f"modal: the sandbox {name} of an earlier sweep in this folder is still "
-                    "running, and the launcher waits until it ends; you can stop it at Modal",
+                    "running, and the launcher waits until this sandbox ends; you can stop the "
+                    "sandbox at Modal",
                     error.kind,
                 ) from error
 

@@ -100,7 +100,7 @@ class Cluster:
                     raise
         if waits:
             reason = f"the actor {waits} of an earlier sweep in this folder is still running"
-            raise RuntimeError(f"{reason}, and the launcher waits until it ends")
+            raise RuntimeError(f"{reason}, and the launcher waits until this actor ends")
 
     def _at_work(self) -> dict[str, str]:
         """Return {token: name} for the unfinished jobs of all sweeps in this folder."""
