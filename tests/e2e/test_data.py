@@ -186,7 +186,7 @@ def test_a_recorded_run_shows_its_data(recipes, tmp_path, capsys):
         (["GRID", "data=/nowhere.jsonl"], 2, "/nowhere.jsonl: cannot be read"),
         (["GRID", "--run", "other"], 5, "looked: no run 'other'"),
         (["GRID", "-n", "0"], 2, "--examples takes 1 to 100"),
-        (["looked", "--run", "x"], 2, "with a grid only"),
+        (["looked", "--run", "x"], 2, "require a grid"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(tmp_path, capsys, arguments, code, line):
