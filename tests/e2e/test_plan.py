@@ -176,7 +176,7 @@ def _children() -> set[str]:
 
 
 def test_an_unused_probe_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    gc.collect()  # leftovers of earlier tests must not be closed during this one
+    gc.collect()
     before = set(os.listdir("/proc/self/fd"))
     others = _children()
     with probe.ahead():
@@ -186,7 +186,8 @@ def test_an_unused_probe_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None
             probe.probe(sys.executable, os.getcwd(), os.environ).ask(b"{", 0.0)
         assert child in _children()
     assert _children() == others
-    assert set(os.listdir("/proc/self/fd")) == before
+    # Threads of earlier tests may close their files meanwhile.
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_an_interpreter_that_dies_is_reported(tmp_path: Path) -> None:
