@@ -178,8 +178,8 @@ class Session(Trainer):
         if last > self.config.max_steps:
             remaining = self.config.max_steps - self.begun
             raise Refused(
-                f"max_steps={self.config.max_steps} leaves {remaining} steps: train no more, or "
-                "begin a session with a larger max_steps from a checkpoint of this session"
+                f"max_steps={self.config.max_steps} leaves {remaining} steps. For more, begin a "
+                "session with a larger max_steps from a checkpoint of this session"
             )
         self.take(self.conversations(order.get("data")))
         while self.step < last:

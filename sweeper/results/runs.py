@@ -344,7 +344,10 @@ class RecordedRun(ABC):
 
         wanted = keys or ((self.metric["name"],) if self.metric is not None else ())
         if not wanted:
-            raise UsageError(f"{self.name} has no metric: name one, as plot('test/nll')")
+            raise UsageError(
+                f"the grid of {self.name} declares no metric: name what to plot, as in "
+                "plot('test/nll')"
+            )
         rows = self.history.rows
         figure: Any = go.Figure()
         for key in wanted:
