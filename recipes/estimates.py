@@ -118,7 +118,7 @@ def _times(sizes: Sizes, more: float) -> Sizes:
 
 
 def measured(count: int, examples: Sequence[chat.Example]) -> Sizes:
-    """Return the sizes of `count` examples, with the means over the sample `examples`."""
+    """Estimate the sizes of `count` examples from the means of the sample `examples`."""
     prompts = sum(example.answer for example in examples) / len(examples)
     return Sizes(
         count, prompts, sum(len(example.tokens) for example in examples) / len(examples) - prompts

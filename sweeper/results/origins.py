@@ -165,10 +165,10 @@ class Launches:
         return len(self._launches) < 2 and all(launch.get("code") for launch in self._launches)
 
     def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
-        """Return the provenance of an attempt; None if its launch is unknown. `launch` is the id of
-        the launch in the attempt's events. If no launch has this id, the provenance has only the
-        id. If `launch` is None (events of older versions), use the only launch, or the last launch
-        before the time `opened`."""
+        """Return the provenance of an attempt. `launch` is the id of the launch in the attempt's
+        events. If no launch has this id, the provenance has only the id. If `launch` is None
+        (events of older versions), use the only launch, or the last launch before the time
+        `opened`; return None if there is no such launch."""
         if launch is not None:
             same = (facts for facts in self._launches if facts.get("launch") == launch)
             newest = next(same, {"launch": launch})

@@ -33,7 +33,7 @@ class _Listed(TypedDict, total=False):
 
 class _Kind(NamedTuple):
     """A filesystem of fsspec that can create files exclusively. `options` are arguments of the
-    filesystem. With the arguments `whole`, reading a file takes one request instead of two.
+    filesystem. `whole` are arguments of the call that reads a file; they save one of two requests.
     `prefixed`: the filesystem's `find` can list the keys with a prefix in one request."""
 
     package: str

@@ -197,7 +197,8 @@ class Worker:
         return judged
 
     def _begin_recipe(self, job: Job, prepared: Prepared) -> Guard:
-        """Start the recipe, from a fork server if possible. Return its guard."""
+        """Start the recipe, from a fork server if possible. Return the `Guard` of the recipe's
+        process."""
         guard = when_there_is_room(Guard)
         program = fork_client.Program(prepared.command, prepared.cwd, prepared.environment)
         modules = prepared.modules
