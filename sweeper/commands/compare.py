@@ -261,6 +261,12 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.flag(
         shared.group(verb, "runs"), "--all", "also show keys that have the same value in all runs"
     )
+    _add_checkpoint_arguments(verb)
+    shared.roots(verb)
+    shared.json(verb)
+
+
+def _add_checkpoint_arguments(verb: ArgumentParser) -> None:
     checkpoints = shared.group(verb, "checkpoints side by side")
     checkpoints.add_argument(
         "--checkpoints",
@@ -306,8 +312,6 @@ def add_arguments(verb: ArgumentParser) -> None:
         metavar="N",
         help="longest answer in tokens (default: 64)",
     )
-    shared.roots(verb)
-    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

@@ -410,8 +410,10 @@ def _released(removed: Sequence[Waste]) -> list[Waste]:
         try:
             release(records)
         except EnvironmentFailure as error:
-            records_text = plural(len(records), "job record")
-            warn(f"{error}: kept {records_text}, which the next `sweeper store gc` tries to remove")
+            warn(
+                f"{error}: kept {plural(len(records), 'job record')}, which the next "
+                "`sweeper store gc` tries to remove"
+            )
             kept.update(records)
     return [waste for waste in removed if waste.path not in kept]
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tinker.proto import tinker_public_pb2 as pb
 
 
+_TINKER = "'tinker>=0.38,<0.39'"
+
+
 def _messages() -> object:
     """Load the SDK's generated protobuf module from its file. Importing `tinker` itself would take
     half a second and 60 MB."""
@@ -27,13 +30,11 @@ def _messages() -> object:
         return sys.modules[name]
     package = importlib.util.find_spec("tinker")
     if package is None or not package.submodule_search_locations:
-        raise ImportError("the engine needs the tinker package: pip install 'tinker>=0.38,<0.39'")
+        raise ImportError(f"the engine needs the tinker package: pip install {_TINKER}")
     path = os.path.join(package.submodule_search_locations[0], "proto", "tinker_public_pb2.py")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(
-            f"tinker lacks the file {path}: pip install --force-reinstall 'tinker>=0.38,<0.39'"
-        )
+        raise ImportError(f"tinker lacks the file {path}: pip install --force-reinstall {_TINKER}")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

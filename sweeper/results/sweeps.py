@@ -270,7 +270,9 @@ class SweepRun(RecordedRun):
     def _read_ending(self) -> _Ending:
         self._unreadable = False
         last = self.outcome
-        started, walls = self._start_of(last), [last.wall_s]
+        # The event of a lost attempt does not contain the start, but the attempt's claim does.
+        started = last.started or self.ended(self._state.attempt).started
+        walls = [last.wall_s]
         for attempt in range(self._state.attempt - 1, 0, -1):
             earlier = self.ended(attempt)
             started = earlier.started or started
@@ -284,13 +286,6 @@ class SweepRun(RecordedRun):
             sum(known_walls) if known_walls else None,
             *self._launch_of(self._state.attempt, last),
         )
-
-    def _start_of(self, last: Outcome) -> str | None:
-        """Return when the latest submitted attempt started. `last` is its outcome. The outcome of
-        a lost attempt does not contain the start, but the attempt's claim does."""
-        if last.started is None and (self._state.attempt, Event.CLAIMED) in self.events:
-            last = self.ended(self._state.attempt)
-        return last.started
 
     def _launch_of(
         self, attempt: int, outcome: Outcome

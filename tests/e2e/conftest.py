@@ -50,10 +50,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     lost = [name for name in (*_SLOW, *_LONGEST) if not (here / f"test_{name}.py").exists()]
     assert not lost, f"named in {__file__}, and not there: {', '.join(lost)}"
     order = {name: place for place, name in enumerate((*_SLOW, *_LONGEST))}
-    ours = {item: _subject(item) for item in items if item.path.parent == here}
-    items.sort(key=lambda item: order.get(ours.get(item, ""), len(order)))
-    for item, subject in ours.items():
-        if subject in _SLOW:
+    items.sort(key=lambda item: order.get(_subject(item), len(order)))
+    for item in items:
+        if _subject(item) in _SLOW and item.path.parent == here:
             item.add_marker(pytest.mark.slow)
 
 

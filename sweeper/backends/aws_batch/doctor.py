@@ -104,9 +104,9 @@ def environments_of(aws: Aws, options: Options) -> str:
         )
         why = _unusable(environment, options)
         wrong += [f"{sentences[-1]}: {why}"] if why else []
+    if not sentences:
+        raise LookupError("the queue has no compute environment")
     if len(wrong) == len(sentences):
-        if not wrong:
-            raise LookupError("the queue has no compute environment")
         raise LookupError(
             f"no compute environment of the queue can run this grid's jobs: {'; '.join(wrong)}"
         )
