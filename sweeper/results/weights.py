@@ -102,7 +102,7 @@ def _export(url: str, path: str, folder: str) -> None:
 def _plain_name(file: str) -> str:
     """Return `file` if it is a plain file name, not a path; else raise `EnvironmentFailure`."""
     if os.path.basename(file) != file or file in ("", ".", ".."):
-        raise EnvironmentFailure(f"the service lists a file {file!r}, but a file's name has no /")
+        raise EnvironmentFailure(f"the service lists {file!r}, which is not a plain file name")
     return file
 
 

@@ -245,7 +245,7 @@ class Sync:
             # Our own part, whose reply was lost, or one by another worker that syncs the same file.
             arrived = self._arrived(path)
             if arrived <= offset:
-                raise StoreError(f"{path}.parts/{offset} is an empty file: remove it") from None
+                raise StoreError(f"{path}.parts/{offset} exists, but is empty") from None
             return arrived
         self.parts += 1
         self.sent += 1

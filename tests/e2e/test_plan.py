@@ -1,5 +1,6 @@
 """`sweeper plan --json` shows exactly what a launch on a real backend submits."""
 
+import contextlib
 import gc
 import json
 import os
@@ -175,9 +176,17 @@ def _children() -> set[str]:
     }
 
 
+def _open_files() -> set[tuple[str, str]]:
+    opened: set[tuple[str, str]] = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            opened.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return opened
+
+
 def test_an_unused_probe_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
-    before = set(os.listdir("/proc/self/fd"))
+    before = _open_files()
     others = _children()
     with probe.ahead():
         (child,) = _children() - others
@@ -187,7 +196,7 @@ def test_an_unused_probe_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         assert child in _children()
     assert _children() == others
     # Threads of earlier tests may close their files meanwhile.
-    assert set(os.listdir("/proc/self/fd")) <= before
+    assert _open_files() <= before
 
 
 def test_an_interpreter_that_dies_is_reported(tmp_path: Path) -> None:
